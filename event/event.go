@@ -86,11 +86,12 @@ type Outcome struct {
 	Reason  string
 }
 
-// Settlement is what is to be written back for one event of a claim.
+// Settlement is what is to be written back for one claimed event.
 type Settlement struct {
-	ID     uuid.UUID
-	Status Status        // Published, Failed, Pending or Dead
-	Delay  time.Duration // Failed, Pending: available again this long after the database's now
-	Refund bool          // the attempt that the claim counted is given back
-	Error  string        // kept in last_error; empty leaves what was there
+	ID      uuid.UUID
+	ClaimID uuid.UUID     // the claim that must still hold the event
+	Status  Status        // Published, Failed, Pending or Dead
+	Delay   time.Duration // Failed, Pending: available again this long after the database's now
+	Refund  bool          // the attempt that the claim counted is given back
+	Error   string        // kept in last_error; empty leaves what was there
 }

@@ -1,0 +1,119 @@
+-- The outbox: the table of events, the doorbell that wakes a sleeping relay, and outbox.enqueue.
+-- Whoever waits for a lock here stands in front of all writers, so give up soon; `outbox-relay migrate` tries again.
+set local lock_timeout = '3s';
+
+-- A version 7 UUID (RFC 9562): 48 bits of milliseconds, then random bits. Time-ordered, so that the unique index of a big
+-- table is written at its warm right edge.
+create function {{.schema}}.uuid_v7() returns uuid
+language sql volatile parallel safe
+as $$
+  select pg_catalog.encode(
+    pg_catalog.set_bit(
+      pg_catalog.set_bit(
+        pg_catalog.overlay(
+          pg_catalog.uuid_send(pg_catalog.gen_random_uuid()),
+          pg_catalog.substring(
+            pg_catalog.int8send((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint), 3),
+          1, 6),
+        52, 1),
+      53, 1),
+    'hex')::uuid
+$$;
+
+-- Two timestamps tell where an event is looked for, and neither changes while all goes well, so that a claim is a HOT
+-- update: available_at <= created_at is a fresh event, found by its sequence; available_at > created_at is one that was
+-- scheduled or has come back (retry, hand-back, redelivery), found by its time.
+create table {{.schema}}.events (
+  sequence         bigint      not null generated always as identity,
+  created_at       timestamptz not null default now(),
+  available_at     timestamptz not null default now(),
+  published_at     timestamptz,
+  claim_expires_at timestamptz,
+  attempts         integer     not null default 0,
+  lease_expiries   integer     not null default 0,
+  id               uuid        not null default {{.schema}}.uuid_v7(),
+  claim_id         uuid,
+  status           text        not null default 'PENDING',
+  aggregate_type   text        not null,
+  aggregate_id     text        not null,
+  event_type       text        not null,
+  routing_key      text,
+  exchange         text,
+  content_type     text,
+  headers          jsonb,
+  last_error       text,
+  payload          json        not null,
+  constraint events_pkey primary key (id),
+  constraint events_status_known check (status in ('PENDING', 'PUBLISHING', 'PUBLISHED', 'FAILED', 'DEAD')),
+  constraint events_published_at_goes_with_status check ((status = 'PUBLISHED') = (published_at is not null)),
+  constraint events_dead_is_never_available check ((status = 'DEAD') = (available_at = 'infinity')),
+  -- AMQP 0-9-1 carries these as short strings: 255 bytes at most. One more would end the whole connection.
+  constraint events_event_type_fits_amqp check (octet_length(event_type) between 1 and 255),
+  constraint events_aggregate_type_fits_amqp check (octet_length(aggregate_type) <= 255),
+  constraint events_aggregate_id_fits_amqp check (octet_length(aggregate_id) <= 255),
+  constraint events_routing_key_fits_amqp check (octet_length(routing_key) <= 255),
+  constraint events_exchange_fits_amqp check (octet_length(exchange) <= 255),
+  constraint events_content_type_fits_amqp check (octet_length(content_type) <= 255),
+  constraint events_headers_is_object check (jsonb_typeof(headers) = 'object')
+) with (
+  fillfactor = 70,                         -- room on the page for the claimed version of a row
+  autovacuum_vacuum_scale_factor = 0.02,   -- every event leaves two dead versions: vacuum by the small change
+  autovacuum_vacuum_insert_scale_factor = 0.05,
+  autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_delay = 1
+);
+
+comment on column {{.schema}}.events.available_at is 'not claimed before; infinity once DEAD';
+comment on column {{.schema}}.events.attempts is 'claims that count: an outage or a shutdown gives its attempt back';
+comment on column {{.schema}}.events.lease_expiries is 'claims that ended without an outcome, because the relay died or slept';
+comment on column {{.schema}}.events.claim_id is 'the claim that holds the event, or that published it';
+
+create index events_fresh on {{.schema}}.events (sequence) where published_at is null and available_at <= created_at;
+create index events_due on {{.schema}}.events (available_at) where published_at is null and available_at > created_at;
+
+-- A transaction gets its xid before it takes its first sequence value. So whoever reads the sequence, and then sees in a
+-- snapshot that all older transactions have ended, knows that nothing can still appear below that value: the frontier.
+-- The condition does the work and is never true; no function is called.
+create function {{.schema}}.nothing() returns trigger language plpgsql as $$ begin return null; end $$;
+create trigger events_xid_before_sequence before insert on {{.schema}}.events for each statement
+  when (pg_catalog.pg_current_xact_id() is null)
+  execute function {{.schema}}.nothing();
+
+-- The doorbell. A relay that sleeps holds a shared advisory lock; a writer that can take the lock alone knows that nobody
+-- sleeps and rings nobody, since NOTIFY makes commits stand in line. The channel is the schema's name, the payload empty.
+create function {{.schema}}.ring() returns trigger language plpgsql as $$
+begin
+  perform pg_catalog.pg_notify(tg_table_schema, '');
+  return null;
+end $$;
+create trigger events_doorbell after insert on {{.schema}}.events for each statement
+  when (case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({{.schema_literal}}, 0))
+             then not pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({{.schema_literal}}, 0))
+             else true end)
+  execute function {{.schema}}.ring();
+
+-- For those who would rather call than insert. Needs no more than INSERT on the table. Returns the event's id.
+create function {{.schema}}.enqueue(
+  aggregate_type text,
+  aggregate_id   text,
+  event_type     text,
+  payload        json,
+  headers        jsonb       default null,
+  routing_key    text        default null,
+  exchange       text        default null,
+  available_at   timestamptz default null,
+  id             uuid        default null,
+  content_type   text        default null
+) returns uuid
+language plpgsql
+as $$
+declare
+  event_id uuid := coalesce(id, {{.schema}}.uuid_v7());
+begin
+  insert into {{.schema}}.events
+    (id, aggregate_type, aggregate_id, event_type, payload, headers, routing_key, exchange, available_at, content_type)
+  values
+    (event_id, enqueue.aggregate_type, enqueue.aggregate_id, enqueue.event_type, enqueue.payload, enqueue.headers,
+     enqueue.routing_key, enqueue.exchange, coalesce(enqueue.available_at, now()), enqueue.content_type);
+  return event_id;
+end $$;
