@@ -68,7 +68,7 @@ func (s *Stack) startPostgres(ctx context.Context, o Options) error {
 	}
 	s.Postgres = server
 	err = server.startAnew(ctx, func() error {
-		port, err = freePort()
+		port, err = FreePort()
 		s.DatabaseURL = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
 		return err
 	})

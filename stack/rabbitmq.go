@@ -62,7 +62,7 @@ func (s *Stack) startRabbitMQ(ctx context.Context, o Options) error {
 		orphaned: syscall.SIGKILL,
 		logfile:  filepath.Join(s.Dir, "epmd.log"),
 	}
-	if err := s.epmd.startAnew(ctx, func() (err error) { epmdPort, err = freePort(); return err }); err != nil {
+	if err := s.epmd.startAnew(ctx, func() (err error) { epmdPort, err = FreePort(); return err }); err != nil {
 		return err
 	}
 	cli := environment(
@@ -84,15 +84,15 @@ func (s *Stack) startRabbitMQ(ctx context.Context, o Options) error {
 			cmd.Dir = home
 			cmd.Env = slices.Concat(cli, []string{
 				"RABBITMQ_NODE_IP_ADDRESS=127.0.0.1",
-				"RABBITMQ_NODE_PORT="+strconv.Itoa(port),
-				"RABBITMQ_DIST_PORT="+strconv.Itoa(distPort),
-				"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+loopbackOnly,
-				"RABBITMQ_MNESIA_BASE="+filepath.Join(home, "mnesia"),
-				"RABBITMQ_LOG_BASE="+filepath.Join(home, "log"),
+				"RABBITMQ_NODE_PORT=" + strconv.Itoa(port),
+				"RABBITMQ_DIST_PORT=" + strconv.Itoa(distPort),
+				"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + loopbackOnly,
+				"RABBITMQ_MNESIA_BASE=" + filepath.Join(home, "mnesia"),
+				"RABBITMQ_LOG_BASE=" + filepath.Join(home, "log"),
 				"RABBITMQ_LOGS=-", // to standard output
-				"RABBITMQ_CONFIG_FILE="+filepath.Join(home, "rabbitmq.conf"),
-				"RABBITMQ_ADVANCED_CONFIG_FILE="+filepath.Join(home, "advanced.config"),
-				"RABBITMQ_ENABLED_PLUGINS_FILE="+filepath.Join(home, "enabled_plugins"),
+				"RABBITMQ_CONFIG_FILE=" + filepath.Join(home, "rabbitmq.conf"),
+				"RABBITMQ_ADVANCED_CONFIG_FILE=" + filepath.Join(home, "advanced.config"),
+				"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(home, "enabled_plugins"),
 				"RUNNING_UNDER_SYSTEMD=true", // the script becomes the Erlang VM instead of a shell that waits for it
 			})
 			return cmd
@@ -104,10 +104,10 @@ func (s *Stack) startRabbitMQ(ctx context.Context, o Options) error {
 		logfile:  filepath.Join(s.Dir, "rabbitmq.log"),
 	}
 	err = s.RabbitMQ.startAnew(ctx, func() (err error) {
-		if distPort, err = freePort(); err != nil {
+		if distPort, err = FreePort(); err != nil {
 			return err
 		}
-		port, err = freePort()
+		port, err = FreePort()
 		s.AMQPURL = fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", port)
 		return err
 	})

@@ -57,10 +57,10 @@ func environment(settings ...string) []string {
 	return append([]string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}, settings...)
 }
 
-// freePort chooses a port that nobody listens on, below the range from which systems take ports for outgoing
+// FreePort chooses a port that nobody listens on, below the range from which systems take ports for outgoing
 // connections (from 32768 on Linux): a server that was stopped must find its port free when it starts again, and a
 // client that dials it meanwhile must not happen to connect to itself.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 20000 + rand.IntN(12000) //nolint:gosec // no secret
