@@ -18,6 +18,8 @@ import (
 // CLI is the command line of outbox-relay.
 type CLI struct {
 	Migrate MigrateCommand `cmd:"" help:"Create the outbox in the database, or bring it up to date."`
+	Status  StatusCommand  `cmd:"" help:"Tell how many events wait, are published or dead, and which relays are connected."`
+	Enqueue EnqueueCommand `cmd:"" help:"Put one event into the outbox, by hand or from a script, and print its id."`
 	Version VersionCommand `cmd:"" help:"Print the version."`
 }
 

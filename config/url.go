@@ -31,7 +31,12 @@ func ParseDatabaseURL(text string) (*pgxpool.Config, error) {
 
 // databaseReason takes the part of pgx's "cannot parse `...`: reason (detail)" that can hold no password.
 func databaseReason(message string) string {
-	reason := message[strings.LastIndex(message, "`: ")+len("`: "):]
+	const start = "`: "
+	at := strings.LastIndex(message, start)
+	if at < 0 {
+		return "can't be understood"
+	}
+	reason := message[at+len(start):]
 	switch {
 	case strings.HasPrefix(reason, "failed to parse as URL"):
 		return "is not a PostgreSQL URL, such as postgres://user@host:5432/database; " + percentEncode
