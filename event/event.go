@@ -45,13 +45,13 @@ type Event struct {
 	Attempt       int // this attempt's number, from 1
 
 	// ClaimedAt is a reading of this process's monotonic clock and AgeAtClaim the database's clock minus CreatedAt at
-	// that moment. Together they give the lag without comparing two machines' clocks: AgeAtClaim + time.Since(ClaimedAt).
+	// that moment. Together they give the lag without comparing two machines' clocks.
 	ClaimedAt  time.Time
 	AgeAtClaim time.Duration
 }
 
-// Lag is the time since the event was created, by the database's clock.
-func (e *Event) Lag() time.Duration { return e.AgeAtClaim + time.Since(e.ClaimedAt) }
+// LagAt is the time from the event's creation to t, a reading of this process's clock.
+func (e *Event) LagAt(t time.Time) time.Duration { return e.AgeAtClaim + t.Sub(e.ClaimedAt) }
 
 // Verdict says what became of one event at the broker.
 type Verdict uint8

@@ -1,0 +1,155 @@
+package scanner
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/outbox-relay/outbox-relay/event"
+)
+
+// Limit bounds one claim: at most so many events, and so many bytes of payload, though one event always fits.
+type Limit struct {
+	Events int
+	Bytes  int64
+}
+
+// Claim is a set of events that belong to this relay until their lease ends.
+type Claim struct {
+	ID     uuid.UUID
+	Events []event.Event // by sequence
+	Cut    bool          // there is more, the limit cut it short
+}
+
+// Look is what a claim of fresh events learned beside its events.
+type Look struct {
+	Xmin   uint64         // all transactions below this had ended
+	NextAt *time.Duration // until the next retry or scheduled event is due; not positive: due now; nil: there is none
+}
+
+// ClaimFresh claims events that have not been claimed before, in order of their sequence from the frontier upward; with
+// fromBottom, from the lowest. An error leaves nothing to hand back, unless the answer was lost on its way: then the lease
+// ends it.
+func (s *Scanner) ClaimFresh(ctx context.Context, fromBottom bool, limit Limit) (Claim, Look, error) {
+	if g := s.fresh.Load(); g != s.generation {
+		s.frontier, s.generation = newFrontier(), g
+	}
+	start := s.frontier.next
+	if fromBottom {
+		start = 0
+	}
+	xids, positions := s.frontier.obligations()
+	claim := Claim{ID: uuid.New()}
+	var look Look
+	var last *int64
+	var reach int
+	var text string
+	err := s.query(ctx, s.sql.ClaimFresh,
+		[]any{claim.ID, s.o.Lease.Seconds(), limit.Events, limit.Bytes, start, xids, positions},
+		func(rows pgx.Rows) (err error) {
+			var due *float64
+			claim.Events, err = collect(rows, []any{&text, &last, &reach, &due})
+			if due != nil {
+				d := seconds(*due)
+				look.NextAt = &d
+			}
+			return err
+		})
+	if err != nil {
+		s.frontier = newFrontier()
+		return Claim{}, Look{}, fmt.Errorf("claiming events: %w", err)
+	}
+	snapshot, err := parseSnapshot(text)
+	if err != nil {
+		return Claim{}, Look{}, err
+	}
+	claim.Cut = reach == limit.Events || len(claim.Events) < reach
+	look.Xmin = snapshot.xmin
+	var highest, lastValue int64
+	if n := len(claim.Events); n > 0 {
+		highest = claim.Events[n-1].Sequence
+	}
+	if last != nil {
+		lastValue = *last
+	}
+	s.frontier.advance(snapshot, lastValue, highest, claim.Cut)
+	s.reached.Store(s.frontier.next)
+	return claim, look, nil
+}
+
+// ClaimDue claims events whose time has come. Suspects are those whose lease has expired, twice or before their last
+// attempt; they are claimed one at a time, and only when asked for.
+func (s *Scanner) ClaimDue(ctx context.Context, suspects bool, limit Limit) (Claim, error) {
+	if suspects {
+		limit.Events = 1
+	}
+	claim := Claim{ID: uuid.New()}
+	var reach int
+	err := s.query(ctx, s.sql.ClaimDue,
+		[]any{claim.ID, s.o.Lease.Seconds(), limit.Events, limit.Bytes, s.o.MaxAttempts, suspects},
+		func(rows pgx.Rows) (err error) {
+			claim.Events, err = collect(rows, []any{&reach})
+			return err
+		})
+	if err != nil {
+		return Claim{}, fmt.Errorf("claiming due events: %w", err)
+	}
+	claim.Cut = reach == limit.Events || len(claim.Events) < reach
+	return claim, nil
+}
+
+// collect reads a claim's answer: a first row with the look, then a row for each event.
+func collect(rows pgx.Rows, look []any) ([]event.Event, error) {
+	contentType := defaultContentType(rows)
+	skip := len(look)
+	for range 13 { // the event's columns
+		look = append(look, nil)
+	}
+	if !rows.Next() {
+		return nil, rows.Err()
+	}
+	if err := rows.Scan(look...); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	var events []event.Event
+	var e event.Event
+	var age float64
+	var itsType *string
+	targets := append(make([]any, skip), (*[16]byte)(&e.ID), &e.Sequence, &e.CreatedAt, &age, &e.Attempt, &e.AggregateType,
+		&e.AggregateID, &e.Type, &e.RoutingKey, &e.Exchange, &itsType, &e.Headers, &e.Payload)
+	for rows.Next() {
+		e, itsType = event.Event{}, nil
+		if err := rows.Scan(targets...); err != nil {
+			return nil, err
+		}
+		e.ClaimedAt, e.AgeAtClaim, e.ContentType = now, seconds(age), contentType
+		if itsType != nil {
+			e.ContentType = *itsType
+		}
+		events = append(events, e)
+	}
+	slices.SortFunc(events, func(a, b event.Event) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	return events, rows.Err()
+}
+
+// defaultContentType follows from the type of the payload's column, the last one.
+func defaultContentType(rows pgx.Rows) string {
+	columns := rows.FieldDescriptions()
+	switch columns[len(columns)-1].DataTypeOID {
+	case pgtype.JSONOID, pgtype.JSONBOID:
+		return "application/json"
+	case pgtype.TextOID, pgtype.VarcharOID:
+		return "text/plain; charset=utf-8"
+	default:
+		return "application/octet-stream"
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,0 +1,88 @@
+package scanner
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// snapshot is pg_current_snapshot() as PostgreSQL writes it: every transaction below xmin has ended, none at or above xmax
+// had begun, and of those between, the open ones are listed.
+type snapshot struct {
+	xmin, xmax uint64
+	open       []uint64
+}
+
+func parseSnapshot(text string) (s snapshot, err error) {
+	parts := strings.SplitN(text, ":", 3)
+	if len(parts) != 3 {
+		return s, fmt.Errorf("parsing snapshot %q: want xmin:xmax:list", text)
+	}
+	if s.xmin, err = strconv.ParseUint(parts[0], 10, 64); err != nil {
+		return s, fmt.Errorf("parsing snapshot %q: %w", text, err)
+	}
+	if s.xmax, err = strconv.ParseUint(parts[1], 10, 64); err != nil {
+		return s, fmt.Errorf("parsing snapshot %q: %w", text, err)
+	}
+	for x := range strings.SplitSeq(parts[2], ",") {
+		if x == "" {
+			continue
+		}
+		xid, err := strconv.ParseUint(x, 10, 64)
+		if err != nil {
+			return s, fmt.Errorf("parsing snapshot %q: %w", text, err)
+		}
+		s.open = append(s.open, xid)
+	}
+	return s, nil
+}
+
+// frontier remembers where the next claim has to start, so that no claim walks again what earlier ones have passed.
+//
+// It stands on two facts. A transaction has its xid before it takes its first sequence value (a trigger sees to that), and
+// the sequence only grows. So a transaction that a snapshot does not know yet can commit nothing at or below a value that
+// was handed out before that snapshot; and one that the snapshot lists as open, and the snapshot before did not, nothing at
+// or below a value handed out before that earlier one. A claim therefore passes everything it saw, and remembers each open
+// transaction with the lowest sequence it could still commit. The claim that first sees such a transaction ended starts
+// there once more. A transaction open for hours costs an entry in a map, and nothing per claim.
+//
+// Where the facts do not hold (the trigger is disabled, the sequence caches or was set back, a standby was promoted that
+// had not received everything), the scan from the bottom finds what was passed.
+type frontier struct {
+	next   int64            // the next claim starts here
+	open   map[uint64]int64 // open transactions, each with the lowest sequence that it could still commit
+	passed int64            // handed out before the last look's snapshot
+	last   int64            // handed out before the end of the last look
+}
+
+func newFrontier() frontier { return frontier{open: map[uint64]int64{}} }
+
+// obligations are the open transactions with their positions, as two lists for the claim statement.
+func (f *frontier) obligations() (xids []uint64, positions []int64) {
+	xids, positions = make([]uint64, 0, len(f.open)), make([]int64, 0, len(f.open))
+	for xid, position := range f.open {
+		xids, positions = append(xids, xid), append(positions, position)
+	}
+	return xids, positions
+}
+
+// advance takes in one look: its snapshot, the sequence's last value read with it, the highest sequence it claimed (0 for
+// none) and whether its limit cut it short.
+func (f *frontier) advance(s snapshot, last, claimed int64, cut bool) {
+	stillOpen := make(map[uint64]int64, len(s.open))
+	for _, xid := range s.open {
+		position, known := f.open[xid]
+		if !known {
+			position = f.passed + 1
+		}
+		stillOpen[xid] = position
+	}
+	f.open = stillOpen
+	f.passed = max(f.passed, f.last, claimed)
+	f.last = max(f.last, last)
+	if cut {
+		f.next = claimed + 1
+	} else {
+		f.next = f.passed + 1
+	}
+}
