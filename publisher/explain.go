@@ -1,0 +1,98 @@
+package publisher
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A hint is an error with what it means to the person on call.
+type hint struct {
+	text string
+	err  error
+}
+
+func (h *hint) Error() string { return h.text + " (" + words(h.err) + ")" }
+func (h *hint) Unwrap() error { return h.err }
+
+// words gives an error's text; of the broker's own, code and text.
+func words(err error) string {
+	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Server {
+		return fmt.Sprintf("%d %s", e.Code, e.Reason)
+	}
+	return err.Error()
+}
+
+// explainDial says in plain words why no connection came about. err never holds a password: the broker's and the
+// client's texts have none.
+func explainDial(err error, uri amqp.URI) error {
+	if e, ok := errors.AsType[*amqp.Error](err); ok {
+		switch e.Code {
+		case amqp.AccessRefused:
+			return &hint{fmt.Sprintf("user %q is refused: a wrong name or password, or one that may log in only from "+
+				"the broker's own host", uri.Username), err}
+		case amqp.NotAllowed:
+			return &hint{fmt.Sprintf("user %q gets no connection to vhost %q: there is no such vhost, no permission for "+
+				"it, or a limit is reached", uri.Username, uri.Vhost), err}
+		}
+		return errors.New(words(err))
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return &hint{"the broker's certificate is signed by an unknown CA; give the CA's certificate as CA file", err}
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return &hint{fmt.Sprintf("the broker's certificate is for another name than %q", uri.Host), err}
+	}
+	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
+		return &hint{"the broker's certificate has expired or is not valid yet (or this machine's clock is wrong)", err}
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return &hint{"no TLS is spoken at that port; amqps is usually at 5671", err}
+	}
+	if _, ok := errors.AsType[tls.AlertError](err); ok {
+		return &hint{"the broker broke off the TLS handshake; it may want a client certificate", err}
+	}
+	if errors.Is(err, io.EOF) {
+		return &hint{"the other side hung up; is it RabbitMQ, and amqp or amqps as it expects?", err}
+	}
+	return err
+}
+
+// explainExchange says in plain words why the configured exchange can't be used.
+func (o *Options) explainExchange(err error, vhost string) error {
+	e, ok := errors.AsType[*amqp.Error](err)
+	if !ok || !e.Server {
+		return fmt.Errorf("checking exchange %q in vhost %q: %w", o.Exchange, vhost, err)
+	}
+	name := fmt.Sprintf("exchange %q in vhost %q", o.Exchange, vhost)
+	switch e.Code {
+	case amqp.PreconditionFailed:
+		return &hint{fmt.Sprintf("%s is not a durable %s exchange; set --exchange-type to its type, or to nothing to take "+
+			"it as it is", name, o.ExchangeType), err}
+	case amqp.NotFound:
+		return &hint{name + " does not exist; make it, or set --exchange-type to have it declared", err}
+	case amqp.AccessRefused:
+		return &hint{name + " can't be declared or used with this user's permissions; grant them, or set --exchange-type " +
+			"to nothing if it exists", err}
+	case amqp.CommandInvalid:
+		return &hint{fmt.Sprintf("%s can't be declared: the broker knows no --exchange-type %q", name, o.ExchangeType), err}
+	}
+	return fmt.Errorf("checking %s: %s", name, words(err))
+}
+
+// isOfEvent tells whether the broker closed a channel or connection because of what was published.
+func isOfEvent(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Server && e.Code != amqp.ConnectionForced
+}
+
+// isTopicRefusal tells that a permission is missing for a routing key, not for the exchange
+// (https://www.rabbitmq.com/docs/access-control#topic-authorisation).
+func isTopicRefusal(e *amqp.Error) bool {
+	return e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to topic")
+}

@@ -1,0 +1,144 @@
+package publisher
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// backlog is how much a socket keeps for a peer that reads slowly before Write waits, in bytes.
+	backlog = 1 << 20
+	// farewell is how long a closing socket tries to send what it has left.
+	farewell = time.Second
+)
+
+// A socket stands between the AMQP client and its net.Conn, so that no call of the client can hang in a socket write
+// while it holds the locks that closing, confirms and heartbeats need (amqp091-go#178, #222; under an alarm the
+// heartbeats that wait behind a stuck publish end in "501 i/o timeout"):
+//
+//   - Write puts its bytes aside, and one goroutine writes them. It waits only when backlog bytes are pending, and not
+//     even then after lift(true).
+//   - Read keeps its own deadline, which nothing can delay, and a read that fails ends the writes as well.
+//   - cut frees everything at once.
+//
+// The goroutine ends soon after Close or cut; wait waits for it.
+type socket struct {
+	net.Conn
+	patience atomic.Int64 // how long a Read may last, in nanoseconds; 0: as SetReadDeadline says
+
+	mu      sync.Mutex
+	work    sync.Cond // pending, closing or err has changed
+	room    sync.Cond // there may be room in pending
+	pending []byte
+	lifted  bool
+	closing bool
+	err     error
+	done    chan struct{}
+}
+
+func newSocket(conn net.Conn) *socket {
+	s := &socket{Conn: conn, done: make(chan struct{})}
+	s.work.L, s.room.L = &s.mu, &s.mu
+	go s.flush()
+	return s
+}
+
+// Write takes all of p, or none of it with an error.
+func (s *socket) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.pending) >= backlog && !s.lifted && s.err == nil {
+		s.room.Wait()
+	}
+	if s.err != nil {
+		return 0, s.err
+	}
+	s.pending = append(s.pending, p...)
+	s.work.Signal()
+	return len(p), nil
+}
+
+func (s *socket) flush() {
+	defer close(s.done)
+	var out []byte
+	for {
+		s.mu.Lock()
+		for len(s.pending) == 0 && !s.closing && s.err == nil {
+			s.work.Wait()
+		}
+		if len(s.pending) == 0 || s.err != nil {
+			s.mu.Unlock()
+			s.fail(net.ErrClosed)
+			return
+		}
+		if cap(out) > 2*backlog {
+			out = nil // a rare giant is not kept
+		}
+		out, s.pending = s.pending, out[:0]
+		s.room.Broadcast()
+		s.mu.Unlock()
+		if _, err := s.Conn.Write(out); err != nil {
+			s.fail(err)
+			return
+		}
+	}
+}
+
+// Read ends the socket when it fails, so that a Write that waits for a dead peer is freed, too.
+func (s *socket) Read(p []byte) (int, error) {
+	if d := time.Duration(s.patience.Load()); d > 0 {
+		if err := s.Conn.SetReadDeadline(time.Now().Add(d)); err != nil {
+			return 0, err
+		}
+	}
+	n, err := s.Conn.Read(p)
+	if err != nil {
+		s.cut()
+	}
+	return n, err
+}
+
+// SetReadDeadline is for the handshake. The client calls it later on, too, late when its heartbeats have to wait.
+func (s *socket) SetReadDeadline(t time.Time) error {
+	if s.patience.Load() > 0 {
+		return nil
+	}
+	return s.Conn.SetReadDeadline(t)
+}
+
+// lift makes Write never wait, or wait again.
+func (s *socket) lift(on bool) {
+	s.mu.Lock()
+	s.lifted = on
+	s.mu.Unlock()
+	s.room.Broadcast()
+}
+
+// Close ends the socket when what is pending is sent, in farewell's time at most. It does not wait for that.
+func (s *socket) Close() error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	_ = s.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	s.work.Signal()
+	return nil
+}
+
+// cut ends the socket now.
+func (s *socket) cut() { s.fail(net.ErrClosed) }
+
+func (s *socket) fail(err error) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.err = err
+	}
+	s.mu.Unlock()
+	_ = s.Conn.Close()
+	s.work.Broadcast()
+	s.room.Broadcast()
+}
+
+// wait waits for the goroutine to end, after Close or cut.
+func (s *socket) wait() { <-s.done }
