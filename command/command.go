@@ -3,20 +3,25 @@
 package command
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outbox-relay/outbox-relay/config"
 )
 
 // CLI is the command line of outbox-relay.
 type CLI struct {
+	Run     RunCommand     `cmd:"" help:"Relay events from the outbox to RabbitMQ until stopped."`
 	Migrate MigrateCommand `cmd:"" help:"Create the outbox in the database, or bring it up to date."`
 	Status  StatusCommand  `cmd:"" help:"Tell how many events wait, are published or dead, and which relays are connected."`
 	Enqueue EnqueueCommand `cmd:"" help:"Put one event into the outbox, by hand or from a script, and print its id."`
@@ -63,11 +68,29 @@ func connect(ctx context.Context, d *config.Database) (*pgx.Conn, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
-		reason := strings.Join(strings.Fields(err.Error()), " ") // pgx tells of each address in a line of its own
-		return nil, fmt.Errorf("connecting to PostgreSQL at host %s, port %d, database %q as user %q "+
-			"(--database-url, DATABASE_URL or libpq's PG* variables): %s", c.Host, c.Port, c.Database, c.User, reason)
+		return nil, fmt.Errorf("connecting to PostgreSQL as user %q, database %q (--database-url, DATABASE_URL or libpq's PG* "+
+			"variables): %w", c.User, cmp.Or(c.Database, c.User), unreachable(err))
 	}
 	return conn, nil
+}
+
+// unreachable puts what pgx says of each address it tried, which is a line for each and, where TLS is optional, often two,
+// into one line.
+func unreachable(err error) error {
+	var failed *pgconn.ConnectError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	lines := strings.Split(failed.Unwrap().Error(), "\n")
+	slices.Sort(lines)
+	lines = slices.Compact(lines)
+	withoutTLS := slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		return strings.HasSuffix(line, "tls error: server refused TLS connection")
+	})
+	if len(withoutTLS) > 0 {
+		lines = withoutTLS
+	}
+	return errors.New(strings.Join(lines, "; "))
 }
 
 // closeConn says goodbye even when ctx has ended, but does not wait long for it.

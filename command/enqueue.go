@@ -58,7 +58,7 @@ func (c *EnqueueCommand) Run(ctx context.Context, env *Env) error {
 		if !json.Valid(text) {
 			return errors.New("the payload on standard input is not JSON")
 		}
-		payload := string(text)
+		payload := strings.TrimSpace(string(text)) // echo adds a newline
 		c.Payload = &payload
 	}
 	conn, err := connect(ctx, &c.Database)
@@ -80,7 +80,11 @@ func (c *EnqueueCommand) Run(ctx context.Context, env *Env) error {
 func (c *EnqueueCommand) enqueue(ctx context.Context, conn *pgx.Conn) (id string, err error) {
 	var headers, eventID any // nil: null
 	if len(c.Header) > 0 {
-		headers = c.Header
+		text, err := json.Marshal(c.Header)
+		if err != nil {
+			return "", err
+		}
+		headers = string(text)
 	}
 	if c.ID != "" {
 		eventID = c.ID

@@ -11,7 +11,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"log/slog"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -24,14 +23,13 @@ import (
 	"github.com/outbox-relay/outbox-relay/sql"
 )
 
-// Options configure a Scanner. All fields but Pooled and Logger are required.
+// Options configure a Scanner. All fields but Pooled are required.
 type Options struct {
 	Schema      string
 	Lease       time.Duration // how long a claim holds
 	MaxAttempts int           // an expired lease after that many attempts makes an event DEAD
 	Retention   time.Duration // of PUBLISHED events; 0: deleted on publish
 	Pooled      bool          // connections go through a transaction-mode pooler: no session state
-	Logger      *slog.Logger
 }
 
 // Scanner works on one outbox table. ClaimFresh and ClaimDue are for one goroutine, the others for any. It starts no
