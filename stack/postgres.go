@@ -75,7 +75,7 @@ func (s *Stack) startPostgres(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(o.Log, "PostgreSQL is up at %s (%.1f s)\n", s.DatabaseURL, time.Since(began).Seconds())
+	fmt.Fprintf(o.Log, "PostgreSQL is up at %s (%.1f s)\n", s.DatabaseURL, time.Since(began).Seconds())
 	return nil
 }
 

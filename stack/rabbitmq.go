@@ -114,7 +114,7 @@ func (s *Stack) startRabbitMQ(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(o.Log, "RabbitMQ is up at %s (%.1f s)\n", s.AMQPURL, time.Since(began).Seconds())
+	fmt.Fprintf(o.Log, "RabbitMQ is up at %s (%.1f s)\n", s.AMQPURL, time.Since(began).Seconds())
 	return nil
 }
 

@@ -63,7 +63,7 @@ func environment(settings ...string) []string {
 func FreePort() (int, error) {
 	var err error
 	for range 100 {
-		port := 20000 + rand.IntN(12000) //nolint:gosec // no secret
+		port := 20000 + rand.IntN(12000)
 		var l net.Listener
 		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 			return port, l.Close()
