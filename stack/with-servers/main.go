@@ -76,7 +76,7 @@ func environment(servers *stack.Stack) ([]string, error) {
 // runCommand gives the command a process group of its own: whoever interrupts us, with Ctrl-C or with a signal to this
 // process alone, all of the command is told once, and nothing of it outlives us.
 func runCommand(ctx context.Context, command, env []string) (int, error) {
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // running it is the purpose
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
