@@ -36,6 +36,9 @@ func (a *apart) send(ctx context.Context, one []event.Event) event.Outcome {
 	if outcome, ok := a.refused[exchange]; ok {
 		return outcome
 	}
+	if ctx.Err() != nil {
+		a.failed = errStopping
+	}
 	if a.session == nil && a.failed == nil {
 		a.session, a.failed = a.p.dialAny(ctx, 1,
 			func(*session) error { return nil }, func(*session, amqp.Blocking) {})

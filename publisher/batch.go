@@ -155,7 +155,7 @@ func (w *waiter) wait(ctx context.Context, confirm *amqp.DeferredConfirmation) e
 	default:
 	}
 	if w.timer == nil {
-		w.timer = time.NewTimer(w.limit)
+		w.timer = time.NewTimer(w.left())
 	}
 	for {
 		select {
@@ -166,15 +166,16 @@ func (w *waiter) wait(ctx context.Context, confirm *amqp.DeferredConfirmation) e
 		case <-ctx.Done():
 			return errStopping
 		case <-w.timer.C:
-			left := w.deadline - w.session.unblockedTime()
-			if left <= 0 && !w.session.blocked.Load() {
+			if w.left() <= 0 && !w.session.blocked.Load() {
 				w.session.abandon(fmt.Errorf("RabbitMQ gave no confirm in %s (--confirm-timeout)", w.limit))
 				continue
 			}
-			w.timer.Reset(max(left, 100*time.Millisecond))
+			w.timer.Reset(max(w.left(), 100*time.Millisecond))
 		}
 	}
 }
+
+func (w *waiter) left() time.Duration { return w.deadline - w.session.unblockedTime() }
 
 // unknown is the reason for events that were sent and got no confirm.
 func unknown(cause error) event.Outcome {

@@ -20,10 +20,14 @@ type hint struct {
 func (h *hint) Error() string { return h.text + " (" + words(h.err) + ")" }
 func (h *hint) Unwrap() error { return h.err }
 
-// words gives an error's text; of the broker's own, code and text.
+// words gives an error's text; of the broker's own, code and text; of the client's, without a code of its making.
 func words(err error) string {
-	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Server {
+	e, ok := err.(*amqp.Error) //nolint:errorlint // what wraps it says more
+	switch {
+	case ok && e.Server:
 		return fmt.Sprintf("%d %s", e.Code, e.Reason)
+	case ok:
+		return e.Reason
 	}
 	return err.Error()
 }
@@ -43,7 +47,7 @@ func explainDial(err error, uri amqp.URI) error {
 		return errors.New(words(err))
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return &hint{"the broker's certificate is signed by an unknown CA; give the CA's certificate as CA file", err}
+		return &hint{"the broker's certificate is signed by an unknown CA; give the CA's certificate as --amqp-ca-file", err}
 	}
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return &hint{fmt.Sprintf("the broker's certificate is for another name than %q", uri.Host), err}
@@ -55,7 +59,7 @@ func explainDial(err error, uri amqp.URI) error {
 		return &hint{"no TLS is spoken at that port; amqps is usually at 5671", err}
 	}
 	if _, ok := errors.AsType[tls.AlertError](err); ok {
-		return &hint{"the broker broke off the TLS handshake; it may want a client certificate", err}
+		return &hint{"the broker broke off the TLS handshake; it may want a client certificate (--amqp-cert-file)", err}
 	}
 	if errors.Is(err, io.EOF) {
 		return &hint{"the other side hung up; is it RabbitMQ, and amqp or amqps as it expects?", err}
