@@ -4,8 +4,8 @@
  *
  * How it maps to the code:
  *   asleep     the shared advisory lock is held (listener.setLock; tested by the trigger events_doorbell)
- *   snap       the snapshot taken after the lock (listener.Asleep); the relay stays drowsy while one of its transactions
- *              is still open (relay: look.Xmin < xmax); a claim's own snapshot is the look
+ *   snap       who is in progress after the lock: all below a transaction id taken then (listener.Asleep). The relay stays
+ *              drowsy while one of these is open (relay: look.Xmin < xid); a claim's own snapshot is the look
  *   bursts     in a busy stream the relay releases the lock, and takes it again afterwards (relay: pace)
  *   losses     the LISTEN connection dies and takes the lock along; the relay claims again at the latest when it is
  *              connected again (listener.HandleBacklog), and starts with a new lock

@@ -67,7 +67,7 @@ type session struct {
 	pulse  chan struct{} // has a value after each
 	hears  bool          // an echo has come back
 	asleep bool          // the lock is held
-	xmax   uint64        // of a snapshot taken after the lock
+	xid    uint64        // one that began after the lock was taken
 }
 
 // New returns a Listener; nothing connects yet.
@@ -97,15 +97,15 @@ func (l *Listener) Rest(asleep bool) {
 	}
 }
 
-// Asleep tells whether writers see the relay asleep. If so, every transaction at or above xmax does, and so does any that
-// inserted late enough; one below it may have inserted before, and will not ring.
-func (l *Listener) Asleep() (xmax uint64, ok bool) {
+// Asleep tells whether writers see the relay asleep. If so, every transaction that began after xid does; an older one may
+// have inserted before, and will not ring.
+func (l *Listener) Asleep() (xid uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.session == nil || !l.session.asleep || !l.want {
 		return 0, false
 	}
-	return l.session.xmax, true
+	return l.session.xid, true
 }
 
 // Connected tells whether the connection has proved that it hears.
@@ -197,13 +197,13 @@ func (l *Listener) heardEcho(ctx context.Context, conn *pgx.Conn, s *session) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, echoTimeout)
 	defer cancel()
-	xmax, err := l.setLock(ctx, conn, want)
+	xid, err := l.setLock(ctx, conn, want)
 	if err != nil {
 		_ = conn.Close(ctx) // whether the lock is held is unknown; the session's end settles it
 		return err
 	}
 	l.mu.Lock()
-	s.asleep, s.xmax = want, xmax
+	s.asleep, s.xid = want, xid
 	differs := l.want != want
 	l.mu.Unlock()
 	signal(l.changed)
@@ -213,8 +213,10 @@ func (l *Listener) heardEcho(ctx context.Context, conn *pgx.Conn, s *session) er
 	return nil
 }
 
-// setLock takes or releases the doorbell's lock. The snapshot is taken after the lock, in a statement of its own.
-func (l *Listener) setLock(ctx context.Context, conn *pgx.Conn, hold bool) (xmax uint64, err error) {
+// setLock takes or releases the doorbell's lock. The xid is taken after the lock, in a transaction of its own. A snapshot's
+// xmax would not do: it is one past the newest transaction that has ended, and those beyond it may have begun, and found
+// the bell unwatched.
+func (l *Listener) setLock(ctx context.Context, conn *pgx.Conn, hold bool) (xid uint64, err error) {
 	if !hold {
 		if _, err := conn.Exec(ctx, "select pg_advisory_unlock_shared(hashtextextended($1, 0))", l.o.Schema); err != nil {
 			return 0, fmt.Errorf("releasing the doorbell's lock: %w", err)
@@ -224,10 +226,10 @@ func (l *Listener) setLock(ctx context.Context, conn *pgx.Conn, hold bool) (xmax
 	if _, err := conn.Exec(ctx, "select pg_advisory_lock_shared(hashtextextended($1, 0))", l.o.Schema); err != nil {
 		return 0, fmt.Errorf("taking the doorbell's lock: %w", err)
 	}
-	if err := conn.QueryRow(ctx, "select pg_snapshot_xmax(pg_current_snapshot())").Scan(&xmax); err != nil {
-		return 0, fmt.Errorf("taking a snapshot: %w", err)
+	if err := conn.QueryRow(ctx, "select pg_current_xact_id()").Scan(&xid); err != nil {
+		return 0, fmt.Errorf("taking a transaction id: %w", err)
 	}
-	return xmax, nil
+	return xid, nil
 }
 
 // echoes sends an echo whenever the lock's state is to change, a connection is new, or one has been silent for long; and

@@ -74,20 +74,21 @@ func (p *pace) setBusy(busy bool) {
 	p.bell.Rest(!busy)
 }
 
-// wait says how long to wait after a look, and whether it is a sleep: one in which nothing can come that does not ring.
+// wait says how long to wait after a look, and whether it is a sleep: one in which nothing can come that does not ring, or,
+// where nobody rings, one as long as the scan interval.
 func (p *pace) wait(now time.Time, claim scanner.Claim, look scanner.Look) (wait time.Duration, sleep bool) {
-	asleepSince, asleep := p.bell.Asleep()
+	since, asleep := p.bell.Asleep()
 	switch {
 	case claim.Cut:
 		return 0, false
 	case p.busy:
 		wait = pollInterval
-	case asleep && look.Xmin >= asleepSince:
+	case asleep && look.Xmin >= since:
 		wait, sleep = p.interval, true
 		p.drowsy = 0
 	default:
 		p.drowsy = min(max(2*p.drowsy, pollInterval), p.interval)
-		wait = p.drowsy
+		wait, sleep = p.drowsy, p.drowsy == p.interval
 	}
 	wait = min(wait, p.nextScan.Sub(now))
 	if !p.nextDue.IsZero() {

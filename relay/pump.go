@@ -171,7 +171,7 @@ func (r *Relay) rest(ctx context.Context, reason Reason, claim scanner.Claim, lo
 func (r *Relay) timeUp(reason Reason, waited, slept bool) Reason {
 	now := time.Now()
 	switch {
-	case !waited || !slept && !r.pace.scanDue(now):
+	case !waited || !slept:
 		return reason
 	case !r.pace.nextDue.IsZero() && !now.Before(r.pace.nextDue):
 		return r.wake(Due)

@@ -48,13 +48,14 @@ func (s *Scanner) ClaimFresh(ctx context.Context, fromBottom bool, limit Limit) 
 	claim := Claim{ID: uuid.New()}
 	var look Look
 	var last *int64
+	var begun int64
 	var reach int
 	var text string
 	err := s.query(ctx, s.sql.ClaimFresh,
 		[]any{claim.ID, s.o.Lease.Seconds(), limit.Events, limit.Bytes, start, xids, positions},
 		func(rows pgx.Rows) (err error) {
 			var due *float64
-			claim.Events, err = collect(rows, []any{&text, &last, &reach, &due})
+			claim.Events, err = collect(rows, []any{&text, &begun, &last, &reach, &due})
 			if due != nil {
 				d := seconds(*due)
 				look.NextAt = &d
@@ -78,7 +79,7 @@ func (s *Scanner) ClaimFresh(ctx context.Context, fromBottom bool, limit Limit) 
 	if last != nil {
 		lastValue = *last
 	}
-	s.frontier.advance(snapshot, lastValue, highest, claim.Cut)
+	s.frontier.advance(snapshot, begun, lastValue, highest, claim.Cut)
 	s.reached.Store(s.frontier.next)
 	return claim, look, nil
 }

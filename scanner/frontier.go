@@ -7,7 +7,8 @@ import (
 )
 
 // snapshot is pg_current_snapshot() as PostgreSQL writes it: every transaction below xmin has ended, none at or above xmax
-// had begun, and of those between, the open ones are listed.
+// has, and of those between, the open ones are listed. Those at or above xmax may have begun nevertheless: xmax is one past
+// the newest transaction that has *ended*.
 type snapshot struct {
 	xmin, xmax uint64
 	open       []uint64
@@ -40,11 +41,11 @@ func parseSnapshot(text string) (s snapshot, err error) {
 // frontier remembers where the next claim has to start, so that no claim walks again what earlier ones have passed.
 //
 // It stands on two facts. A transaction has its xid before it takes its first sequence value (a trigger sees to that), and
-// the sequence only grows. So a transaction that a snapshot does not know yet can commit nothing at or below a value that
-// was handed out before that snapshot; and one that the snapshot lists as open, and the snapshot before did not, nothing at
-// or below a value handed out before that earlier one. A claim therefore passes everything it saw, and remembers each open
-// transaction with the lowest sequence it could still commit. The claim that first sees such a transaction ended starts
-// there once more. A transaction open for hours costs an entry in a map, and nothing per claim.
+// the sequence only grows. So a transaction that had not begun at a look can commit nothing at or below a value that was
+// handed out before that look. A claim therefore passes everything it saw, and remembers each transaction that may be open,
+// listed in its snapshot or begun beyond it, with the lowest sequence that it could still commit: all that had been handed
+// out before the look before is out of its reach. The claim that first sees such a transaction ended starts there once more.
+// A transaction open for hours costs an entry in a map, and nothing per claim.
 //
 // Where the facts do not hold (the trigger is disabled, the sequence caches or was set back, a standby was promoted that
 // had not received everything), the scan from the bottom finds what was passed.
@@ -66,16 +67,29 @@ func (f *frontier) obligations() (xids []uint64, positions []int64) {
 	return xids, positions
 }
 
-// advance takes in one look: its snapshot, the sequence's last value read with it, the highest sequence it claimed (0 for
-// none) and whether its limit cut it short.
-func (f *frontier) advance(s snapshot, last, claimed int64, cut bool) {
-	stillOpen := make(map[uint64]int64, len(s.open))
-	for _, xid := range s.open {
+// maxBegun bounds how many transactions begun beyond a snapshot are remembered one by one. There are more only where one
+// has that many subtransactions; the frontier stays where it is for as long.
+const maxBegun = 1000
+
+// advance takes in one look: its snapshot, how many transactions had begun at or above the snapshot's xmax a moment later,
+// the sequence's last value read with it, the highest sequence it claimed (0 for none), and whether its limit cut it short.
+func (f *frontier) advance(s snapshot, begun int64, last, claimed int64, cut bool) {
+	if begun > maxBegun {
+		return
+	}
+	stillOpen := make(map[uint64]int64, len(s.open)+int(begun))
+	remember := func(xid uint64) {
 		position, known := f.open[xid]
 		if !known {
 			position = f.passed + 1
 		}
 		stillOpen[xid] = position
+	}
+	for _, xid := range s.open {
+		remember(xid)
+	}
+	for xid := s.xmax; xid < s.xmax+uint64(max(begun, 0)); xid++ {
+		remember(xid)
 	}
 	f.open = stillOpen
 	f.passed = max(f.passed, f.last, claimed)

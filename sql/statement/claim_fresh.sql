@@ -2,8 +2,8 @@
 --   $1 claim id   $2 lease, seconds   $3 most events   $4 most payload bytes (one event always fits)   $5 where to start
 --   $6, $7 transactions that were open at an earlier look, and the lowest sequence that each could still commit: where one
 --   has ended by this statement's own snapshot, the walk starts there.
--- The first row is the look: snapshot, the sequence's last value, how many events were in reach, seconds until the next
--- one is due. The other rows are the claimed events, in no order.
+-- The first row is the look: snapshot, how many transactions had begun at or above its xmax, the sequence's last value, how
+-- many events were in reach, seconds until the next one is due. The other rows are the claimed events, in no order.
 with look as materialized (
   select pg_current_snapshot() as snapshot,
          least($5::bigint, min(o.position) filter (where pg_visible_in_snapshot(o.xid, pg_current_snapshot()))) as start
@@ -31,14 +31,14 @@ with look as materialized (
   where e.ctid = fit.place
   returning e.*
 )
-select snapshot::text, pg_sequence_last_value({{.sequence_literal}}::regclass),
+select snapshot::text, age(pg_snapshot_xmax(snapshot)::xid), pg_sequence_last_value({{.sequence_literal}}::regclass),
        (select count(*) from reach),
        (select extract(epoch from min(available_at) - clock_timestamp())::float8
         from {{.schema}}.events where published_at is null and available_at > created_at and available_at < 'infinity'),
        null::uuid, null::bigint, null::timestamptz, null::float8, null::int, null, null, null, null, null, null, null::jsonb, null
 from look
 union all
-select null, null, null, null,
+select null, null, null, null, null,
        id, sequence, created_at, extract(epoch from clock_timestamp() - created_at)::float8, attempts, aggregate_type,
        aggregate_id, event_type, routing_key, exchange, content_type, headers, payload
 from claimed
