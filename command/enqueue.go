@@ -51,7 +51,7 @@ func (c *EnqueueCommand) AfterApply(l *config.Loader) error {
 // Run inserts the event and prints its id.
 func (c *EnqueueCommand) Run(ctx context.Context, env *Env) error {
 	if c.Payload == nil {
-		text, err := io.ReadAll(env.Stdin)
+		text, err := readAll(ctx, env.Stdin)
 		if err != nil {
 			return fmt.Errorf("reading the payload from standard input: %w", err)
 		}
@@ -100,6 +100,26 @@ func (c *EnqueueCommand) enqueue(ctx context.Context, conn *pgx.Conn) (id string
 			"content_type": c.ContentType, "delay": c.Delay.Seconds(),
 		}).Scan(&id)
 	return id, err
+}
+
+// readAll gives up when ctx ends. A read from a terminal can't be interrupted, so its goroutine may then live on, for the
+// moment until the process ends.
+func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		text, err := io.ReadAll(r)
+		read <- result{text, err}
+	}()
+	select {
+	case got := <-read:
+		return got.text, got.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // explain turns what PostgreSQL says into a sentence that names the flag. Codes are those of its Appendix A, constraints

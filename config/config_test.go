@@ -123,15 +123,18 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestURLLists(t *testing.T) {
-	for text, want := range map[string][]string{
-		"amqp://a":                             {"amqp://a"},
-		"amqp://a,amqps://b":                   {"amqp://a", "amqps://b"},
-		" amqp://a , amqps://b , ":             {"amqp://a", "amqps://b"},
-		"amqp://u:p,w@a:5672/v,amqp://u:,@b:1": {"amqp://u:p,w@a:5672/v", "amqp://u:,@b:1"},
+	for _, test := range []struct {
+		text string
+		want []string
+	}{
+		{"amqp://a", []string{"amqp://a"}},
+		{"amqp://a,amqps://b", []string{"amqp://a", "amqps://b"}},
+		{" amqp://a , amqps://b , ", []string{"amqp://a", "amqps://b"}},
+		{"amqp://u:p,w@a:5672/v,amqp://u:,@b:1", []string{"amqp://u:p,w@a:5672/v", "amqp://u:,@b:1"}},
 	} {
-		s, err := parse(t, map[string]string{"AMQP_URL": text})
-		if err != nil || !slices.Equal(s.AMQPURLs, want) {
-			t.Errorf("%q: %q, %v", text, s.AMQPURLs, err)
+		s, err := parse(t, map[string]string{"AMQP_URL": test.text})
+		if err != nil || !slices.Equal(s.AMQPURLs, test.want) {
+			t.Errorf("%q: %q, %v", test.text, s.AMQPURLs, err)
 		}
 	}
 	s, err := parse(t, nil, "--amqp-url=amqp://a", "--amqp-url=amqp://b,amqp://c")

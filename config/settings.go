@@ -59,7 +59,7 @@ type Relay struct {
 	BatchSize      int           `name:"batch-size" env:"OUTBOX_BATCH_SIZE" default:"500" placeholder:"EVENTS" help:"Most events that one claim takes, 1 to 10000."`
 	Lease          time.Duration `name:"lease" env:"OUTBOX_LEASE" default:"1m" placeholder:"DURATION" help:"Time after which another relay may take over a claim; longer than confirm-timeout."`
 	MaxAttempts    int           `name:"max-attempts" env:"OUTBOX_MAX_ATTEMPTS" default:"20" placeholder:"N" help:"Attempts after which an event is DEAD."`
-	BackoffBase    time.Duration `name:"backoff-base" env:"OUTBOX_BACKOFF_BASE" default:"1s" placeholder:"DURATION" help:"Wait before the first retry, jittered; it doubles with each attempt, at most tenfold doubled."`
+	BackoffBase    time.Duration `name:"backoff-base" env:"OUTBOX_BACKOFF_BASE" default:"1s" placeholder:"DURATION" help:"Wait before the first retry, jittered; it doubles with each attempt, ten times at most."`
 	BackoffMax     time.Duration `name:"backoff-max" env:"OUTBOX_BACKOFF_MAX" default:"17m" placeholder:"DURATION" help:"Longest wait between two attempts."`
 	ConfirmTimeout time.Duration `name:"confirm-timeout" env:"OUTBOX_CONFIRM_TIMEOUT" default:"30s" placeholder:"DURATION" help:"Time that RabbitMQ has to confirm an event."`
 	Retention      time.Duration `name:"retention" env:"OUTBOX_RETENTION" default:"72h" placeholder:"DURATION" help:"Time that PUBLISHED events are kept; 0: deleted when published."`
