@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/tern/v2/migrate"
 )
 
-//go:embed migration/*.sql statement/*.sql
+//go:embed grants.sql migration/*.sql statement/*.sql
 var files embed.FS
 
 // Statements are the texts of statement/, rendered for one schema. The comment at the head of each file says what its
@@ -177,8 +177,26 @@ func PrintMigrations(w io.Writer, schema string) error {
 	for _, step := range m.Migrations {
 		fmt.Fprintf(w, "\n-- %s\nbegin;\n%s\ncommit;\n", step.Name, step.UpSQL)
 	}
-	_, err = fmt.Fprintf(w, "\ninsert into %s.schema_version values (%d);\n", ident, len(m.Migrations))
+	grants, err := Grants(schema)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\ninsert into %s.schema_version values (%d);\n\n-- Not run by migrate:\n--\n%s", ident,
+		len(m.Migrations), commented(grants))
 	return err
+}
+
+func commented(text string) string {
+	return "-- " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n-- ") + "\n"
+}
+
+// Grants is the page of SQL that gives three roles what they need.
+func Grants(schema string) (string, error) {
+	text, err := files.ReadFile("grants.sql")
+	if err != nil {
+		return "", fmt.Errorf("reading embedded SQL: %w", err)
+	}
+	return render("grants.sql", string(text), schema)
 }
 
 // Version is the newest version of the schema that this build knows.
