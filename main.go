@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -88,6 +89,10 @@ func reportWrongUsage(stderr io.Writer, usage, problems error) {
 	}
 }
 
+// sameSignal is the time in which a signal that comes again is the same one: timeout(1), and a terminal together with a
+// parent that passes signals on, deliver it twice.
+const sameSignal = 300 * time.Millisecond
+
 // untilSignal returns a context that the first SIGINT or SIGTERM ends; the second ends the process. The returned function
 // stops listening and waits for the one goroutine.
 func untilSignal(ctx context.Context, stderr io.Writer) (context.Context, func()) {
@@ -97,16 +102,20 @@ func untilSignal(ctx context.Context, stderr io.Writer) (context.Context, func()
 	done := make(chan struct{})
 	var watcher sync.WaitGroup
 	watcher.Go(func() {
-		for first := true; ; first = false {
+		var first time.Time
+		for {
 			select {
 			case <-done:
 				return
 			case s := <-signals:
-				if !first {
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					cancel(fmt.Errorf("received signal %s", s))
+				case time.Since(first) > sameSignal:
 					fmt.Fprintf(stderr, "outbox-relay: %s again, ending at once\n", s)
 					os.Exit(exitFailed)
 				}
-				cancel(fmt.Errorf("received signal %s", s))
 			}
 		}
 	})
