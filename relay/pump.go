@@ -52,7 +52,7 @@ func (r *Relay) pump(ctx, finishing context.Context, sent chan<- *flight) {
 			missed.found(len(claim.Events))
 		}
 		if look.NextAt != nil && *look.NextAt <= 0 {
-			r.sendDue(ctx, finishing, limit, sent)
+			r.sendDue(ctx, finishing, sent)
 		}
 		if claim.Cut && now.Sub(rang) > ringInterval {
 			rang = now
@@ -103,35 +103,42 @@ func (r *Relay) send(ctx context.Context, claim scanner.Claim, reason Reason, se
 	sent <- f // has room for as many flights as the window has for events
 }
 
-// sendDue claims and sends what is due. When only suspects are left, they go one at a time, with nothing else in flight.
-func (r *Relay) sendDue(ctx, finishing context.Context, limit scanner.Limit, sent chan<- *flight) {
-	for suspects := false; ctx.Err() == nil; {
-		claiming, cancel := context.WithTimeout(finishing, claimTimeout)
-		claim, err := r.source.ClaimDue(claiming, suspects, limit)
-		cancel()
-		if err != nil {
-			r.o.Logger.Warn("due events not claimed", "error", err)
+// sendDue claims and sends what is due. Suspects go one at a time, with nothing else in flight.
+func (r *Relay) sendDue(ctx, finishing context.Context, sent chan<- *flight) {
+	n, err := r.claimDue(ctx, finishing, false, sent)
+	if err == nil && n == 0 {
+		r.expireLeases(finishing) // what is due and can't be claimed may be held by the dead
+		if !r.window.empty(ctx) {
+			return
 		}
-		r.send(ctx, claim, Due, sent)
-		switch {
-		case err != nil || len(claim.Events) == 0 && suspects:
-			r.pace.nextDue = time.Now().Add(dueRetry)
+		if n, err = r.claimDue(ctx, finishing, true, sent); n > 0 && !r.window.empty(ctx) {
 			return
-		case suspects:
-			if !r.window.empty(ctx) {
-				return
-			}
-		case len(claim.Events) > 0:
-			r.pace.nextDue = time.Now() // look again: there may be more
-			return
-		default:
-			r.expireLeases(finishing) // what is due and can't be claimed may be held by the dead
-			suspects = r.window.empty(ctx)
-			if !suspects {
-				return
-			}
 		}
 	}
+	switch {
+	case err != nil:
+		r.o.Logger.Warn("due events not claimed", "error", err)
+		r.pace.nextDue = time.Now().Add(dueRetry)
+	case n == 0:
+		r.pace.nextDue = time.Now().Add(dueRetry)
+	default:
+		r.pace.nextDue = time.Now() // there may be more
+	}
+}
+
+func (r *Relay) claimDue(ctx, finishing context.Context, suspects bool, sent chan<- *flight) (int, error) {
+	limit, ok := r.window.room(ctx, r.o.BatchSize)
+	if !ok {
+		return 0, nil
+	}
+	claiming, cancel := context.WithTimeout(finishing, claimTimeout)
+	defer cancel()
+	claim, err := r.source.ClaimDue(claiming, suspects, limit)
+	if err != nil {
+		return 0, err
+	}
+	r.send(ctx, claim, Due, sent)
+	return len(claim.Events), nil
 }
 
 func (r *Relay) ringOthers(ctx context.Context) {
