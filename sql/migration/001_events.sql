@@ -56,7 +56,7 @@ create table {{.schema}}.events (
   constraint events_content_type_fits_amqp check (octet_length(content_type) <= 255),
   constraint events_headers_is_object check (jsonb_typeof(headers) = 'object')
 ) with (
-  fillfactor = 70,                         -- room on the page for the claimed version of a row
+  fillfactor = 45,                         -- room on the page for the claimed version of every row, so that claims are HOT
   autovacuum_vacuum_scale_factor = 0.02,   -- every event leaves two dead versions: vacuum by the small change
   autovacuum_vacuum_insert_scale_factor = 0.05,
   autovacuum_analyze_scale_factor = 0.05,

@@ -5,7 +5,8 @@
 --   last attempt. They are published alone, so that one that kills its relay takes no neighbour with it.
 -- The first row tells how many events were in reach; the others are the claimed events, in no order.
 with reach as materialized (
-  select ctid as place, available_at, sequence, payload
+  select ctid as place, available_at, sequence,
+         case when pg_column_size(payload) < 2000 then pg_column_size(payload) else octet_length(payload::text) end as bytes
   from {{.schema}}.events
   where published_at is null and available_at > created_at and available_at <= now()
     and status in ('PENDING', 'FAILED')
@@ -14,11 +15,9 @@ with reach as materialized (
   limit $3
   for update skip locked
 ), fit as (
-  select place from (
-    select place, row_number() over w as n, sum(case when pg_column_size(payload) < 2000 then pg_column_size(payload)
-                                                     else octet_length(payload::text) end) over w as bytes
-    from reach window w as (order by available_at, sequence rows unbounded preceding)
-  ) sized
+  select place
+  from (select place, row_number() over w as n, sum(bytes) over w as bytes
+        from reach window w as (order by available_at, sequence rows unbounded preceding)) running
   where bytes <= $4 or n = 1
 ), claimed as (
   update {{.schema}}.events e

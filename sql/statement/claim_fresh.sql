@@ -9,7 +9,8 @@ with look as materialized (
          least($5::bigint, min(o.position) filter (where pg_visible_in_snapshot(o.xid, pg_current_snapshot()))) as start
   from unnest($6::xid8[], $7::bigint[]) as o (xid, position)
 ), reach as materialized (
-  select ctid as place, sequence, payload
+  select ctid as place, sequence,
+         case when pg_column_size(payload) < 2000 then pg_column_size(payload) else octet_length(payload::text) end as bytes
   from {{.schema}}.events
   where published_at is null and available_at <= created_at
     and sequence >= (select start from look)
@@ -18,11 +19,9 @@ with look as materialized (
   limit $3
   for update skip locked
 ), fit as (
-  select place from (
-    select place, row_number() over w as n, sum(case when pg_column_size(payload) < 2000 then pg_column_size(payload)
-                                                     else octet_length(payload::text) end) over w as bytes
-    from reach window w as (order by sequence rows unbounded preceding)
-  ) sized
+  select place
+  from (select place, row_number() over w as n, sum(bytes) over w as bytes
+        from reach window w as (order by sequence rows unbounded preceding)) running
   where bytes <= $4 or n = 1
 ), claimed as (
   update {{.schema}}.events e
