@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-relay/outbox-relay/listener"
 	"github.com/outbox-relay/outbox-relay/publisher"
+	"github.com/outbox-relay/outbox-relay/relay"
 )
 
 // monitor answers whoever watches the relay: /healthz is about the process, /readyz about its connections, /metrics counts.
@@ -22,11 +23,12 @@ type monitor struct {
 	registry *prometheus.Registry
 	pub      *publisher.Publisher
 	lis      *listener.Listener // nil: --wake=none
-	database atomic.Bool        // it has answered, and holds the schema
+	relay    *relay.Relay
+	started  atomic.Bool // the database has answered, and holds the schema
 }
 
-func newMonitor(registry *prometheus.Registry, pub *publisher.Publisher, lis *listener.Listener) *monitor {
-	m := &monitor{registry: registry, pub: pub, lis: lis}
+func newMonitor(registry *prometheus.Registry, r *relay.Relay, pub *publisher.Publisher, lis *listener.Listener) *monitor {
+	m := &monitor{registry: registry, relay: r, pub: pub, lis: lis}
 	gauge := func(name, help string, is func() bool) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			if is() {
@@ -54,7 +56,9 @@ type readiness struct {
 // readiness: a lost listener costs latency, not events, so it does not count.
 func (m *monitor) readiness() readiness {
 	r := readiness{Ready: true, Database: "ok", Broker: "ok", Listener: "off"}
-	if !m.database.Load() {
+	if err := m.relay.Trouble(); err != nil {
+		r.Ready, r.Database = false, err.Error()
+	} else if !m.started.Load() {
 		r.Ready, r.Database = false, "waiting for it to answer"
 	}
 	switch s := m.pub.State(); {

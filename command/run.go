@@ -87,7 +87,7 @@ func (c *RunCommand) Run(ctx context.Context, env *Env) error {
 	defer goroutines.Wait()
 	below, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	mon := newMonitor(registry, pub, lis)
+	mon := newMonitor(registry, r, pub, lis)
 	if c.HTTPAddr != "" {
 		socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.HTTPAddr)
 		if err != nil {
@@ -108,7 +108,7 @@ func (c *RunCommand) Run(ctx context.Context, env *Env) error {
 	if lis != nil {
 		goroutines.Go(func() { lis.Run(below) })
 	}
-	mon.database.Store(true)
+	mon.started.Store(true)
 	err = r.Run(ctx)
 	log.Info("stopped", "cause", context.Cause(ctx))
 	return err

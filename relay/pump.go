@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
+	"github.com/outbox-relay/outbox-relay/failpoint"
 	"github.com/outbox-relay/outbox-relay/scanner"
 )
 
@@ -24,8 +23,8 @@ const (
 func (r *Relay) pump(ctx, finishing context.Context, sent chan<- *flight) {
 	reason := Start
 	var rang time.Time
-	var trouble dbTrouble
-	trouble.log, trouble.wait = r.o.Logger, newBackOff()
+	trouble := newTrouble(r.o.Logger)
+	trouble.told = &r.database
 	var missed missedBell
 	for {
 		if !r.brokerReady(ctx) {
@@ -99,7 +98,9 @@ func (r *Relay) send(ctx context.Context, claim scanner.Claim, reason Reason, se
 	f := &flight{claim: claim, reason: reason, renewed: time.Now()}
 	r.window.enter(f)
 	r.o.Metrics.InFlight.Set(float64(r.window.inFlight()))
+	failpoint.Here("claimed")
 	f.await = r.sink.Publish(ctx, claim.Events)
+	failpoint.Here("sent")
 	sent <- f // has room for as many flights as the window has for events
 }
 
@@ -196,10 +197,4 @@ func (r *Relay) wake(reason Reason) Reason {
 func (r *Relay) missed(n int) {
 	r.o.Metrics.MissedNotifications.Add(float64(n))
 	r.o.Logger.Warn("the scan found events that no notification told of: is the trigger events_doorbell there and enabled?", "events", n)
-}
-
-func newBackOff() *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = 50*time.Millisecond, 5*time.Second
-	return b
 }

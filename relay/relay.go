@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-relay/outbox-relay/event"
@@ -87,6 +88,8 @@ type Relay struct {
 	window *window
 	poke   chan struct{} // from settle and keeper to pump: something is due sooner than it thinks
 	pace   pace
+
+	database atomic.Pointer[error] // why the last claim failed; nil: it did not
 }
 
 // New returns a Relay; nothing starts. bell may be nil: then only the scan finds events.
@@ -99,6 +102,14 @@ func New(o Options, source Source, ledger Ledger, house House, sink Sink, bell B
 		window: newWindow(o.InFlight, o.InFlightSize), poke: make(chan struct{}, 1),
 		pace: pace{interval: o.ScanInterval, bell: bell},
 	}
+}
+
+// Trouble is why the database did not answer the last claim, or nil. Any goroutine may ask.
+func (r *Relay) Trouble() error {
+	if err := r.database.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // ErrUnsettled is returned by Run when the grace ended before every outcome was written: the leases of those events have to

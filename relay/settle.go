@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outbox-relay/outbox-relay/event"
+	"github.com/outbox-relay/outbox-relay/failpoint"
 )
 
 const (
@@ -19,6 +20,7 @@ const (
 func (r *Relay) confirm(ctx context.Context, sent <-chan *flight, confirmed chan<- *flight) {
 	for f := range sent {
 		f.outcomes, f.confirmed = f.await(ctx), time.Now()
+		failpoint.Here("confirmed")
 		confirmed <- f
 	}
 }
@@ -26,8 +28,7 @@ func (r *Relay) confirm(ctx context.Context, sent <-chan *flight, confirmed chan
 // settle writes outcomes back until confirmed is closed: in one statement all that is there, so that a slow database gets
 // fewer and larger ones. It returns the number of events that could not be settled before ctx ended.
 func (r *Relay) settle(ctx context.Context, confirmed <-chan *flight) (unsettled int) {
-	var trouble dbTrouble
-	trouble.log, trouble.wait = r.o.Logger.With("while", "settling"), newBackOff()
+	trouble := newTrouble(r.o.Logger.With("while", "settling"))
 	for f := range confirmed {
 		flights := []*flight{f}
 		events := len(f.claim.Events)
@@ -42,7 +43,7 @@ func (r *Relay) settle(ctx context.Context, confirmed <-chan *flight) (unsettled
 				more = false
 			}
 		}
-		if !r.settleAll(ctx, flights, &trouble) {
+		if !r.settleAll(ctx, flights, trouble) {
 			unsettled += events
 		}
 		for _, f := range flights {
@@ -69,6 +70,7 @@ func (r *Relay) settleAll(ctx context.Context, flights []*flight, trouble *dbTro
 		lost, err := r.ledger.Settle(statement, settlements)
 		cancel()
 		if err == nil {
+			failpoint.Here("settled")
 			trouble.over()
 			r.settled(flights, settlements, lost)
 			break

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -15,6 +16,13 @@ type dbTrouble struct {
 	wait     *backoff.ExponentialBackOff
 	since    time.Time
 	reminded time.Time
+	told     *atomic.Pointer[error] // where to tell the error while it lasts
+}
+
+func newTrouble(log *slog.Logger) *dbTrouble {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = 50*time.Millisecond, 5*time.Second
+	return &dbTrouble{log: log, wait: b, told: &atomic.Pointer[error]{}}
 }
 
 // met waits before the next try; false: ctx has ended.
@@ -22,6 +30,7 @@ func (t *dbTrouble) met(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
+	t.told.Store(&err)
 	now := time.Now()
 	switch {
 	case t.since.IsZero():
@@ -44,6 +53,7 @@ func (t *dbTrouble) over() {
 		return
 	}
 	t.log.Info("database answers again", "after", time.Since(t.since).Round(time.Millisecond))
+	t.told.Store(nil)
 	t.since = time.Time{}
 	t.wait.Reset()
 }
