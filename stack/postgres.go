@@ -32,7 +32,7 @@ func (s *Stack) startPostgres(ctx context.Context, o Options) error {
 	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "--pgdata="+data, "--username=postgres",
 		"--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions")
 	initdb.Dir, initdb.Env = data, environment()
-	initdb.SysProcAttr = attributes(account, syscall.SIGKILL)
+	initdb.SysProcAttr = attributes(account, 0)
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("creating a PostgreSQL cluster with %s: %w\n%s", initdb.Path, err, out)
 	}
