@@ -45,8 +45,8 @@ type Stack struct {
 }
 
 // Start returns when both servers accept connections: about six seconds, nearly all of it RabbitMQ's boot. When ctx
-// ends first, or a server fails, nothing is left running, and the error carries the end of the server's log. Missing
-// server programs are an error that says what to install.
+// ends first, or a server fails, nothing is left running. A failed server's error carries the end of its log; missing server
+// programs are an error that says what to install.
 func Start(ctx context.Context, o Options) (*Stack, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
@@ -62,14 +62,17 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // see above
 		return nil, errors.Join(err, s.Close())
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, both := errgroup.WithContext(ctx)
 	if !o.NoPostgres {
-		g.Go(func() error { return s.startPostgres(ctx, o) })
+		g.Go(func() error { return s.startPostgres(both, o) })
 	}
 	if !o.NoRabbitMQ {
-		g.Go(func() error { return s.startRabbitMQ(ctx, o) })
+		g.Go(func() error { return s.startRabbitMQ(both, o) })
 	}
 	if err := g.Wait(); err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) { // the caller knows why, the logs don't
+			err = fmt.Errorf("starting the servers: %w", ctx.Err())
+		}
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

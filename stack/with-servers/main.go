@@ -44,6 +44,9 @@ func run(command []string) int {
 	servers, err := stack.Start(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "with-servers:", err)
+		if ctx.Err() != nil {
+			return 130
+		}
 		return 1
 	}
 	env, err := environment(servers)
