@@ -45,8 +45,8 @@ type Stack struct {
 }
 
 // Start returns when both servers accept connections: about six seconds, nearly all of it RabbitMQ's boot. When ctx
-// ends first, or a server fails, nothing is left running. A failed server's error carries the end of its log; missing server
-// programs are an error that says what to install.
+// ends first, or a server fails, nothing is left running. A failed server's error carries the end of its log; missing
+// server programs are an error that says what to install.
 func Start(ctx context.Context, o Options) (*Stack, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
