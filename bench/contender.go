@@ -1,0 +1,22 @@
+package main
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A contender gets committed events from a database to a broker, each confirmed.
+type contender interface {
+	name() string
+	// prepare creates its tables in the place's empty database.
+	prepare(ctx context.Context, p *place) error
+	// insert puts an event into tx.
+	insert(ctx context.Context, tx pgx.Tx, payload []byte) error
+	// fill commits the events from to from+n-1, with payloads of the size given.
+	fill(ctx context.Context, p *place, from, n, size int) error
+	// start begins to relay to the place's exchange and returns what ends that.
+	start(ctx context.Context, p *place) (stop func() error, err error)
+}
+
+const payloadSize = 512

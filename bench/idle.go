@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// idle counts what a relay does when there is nothing to do. The server itself counts: it logs each statement with the
+// name of the session that sent it, so that neither autovacuum nor this program is taken for the relay.
+func idle(ctx context.Context, b *bench) error {
+	length := b.duration(time.Minute)
+	return b.at(ctx, classic, func(p *place) error {
+		if err := (outbox{}).prepare(ctx, p); err != nil {
+			return err
+		}
+		for _, statement := range []string{
+			"alter system set log_statement = 'all'", "alter system set log_line_prefix = '%a: '", "select pg_reload_conf()",
+		} {
+			if _, err := p.db.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		r, err := outbox{}.run(ctx, p)
+		if err != nil {
+			return err
+		}
+		time.Sleep(5 * time.Second) // it has started and gone to sleep
+		statements, err := p.statements()
+		if err != nil {
+			return err
+		}
+		cpu, err := cpuTime(r.pid)
+		if err != nil {
+			return err
+		}
+		time.Sleep(length)
+		cpuAfter, err := cpuTime(r.pid)
+		if err != nil {
+			return err
+		}
+		after, err := p.statements()
+		if err != nil {
+			return err
+		}
+		minutes := length.Minutes()
+		b.report.add("idle, statements a minute", "", float64(after-statements)/minutes, 0, atMost(30))
+		b.report.add("idle, CPU of the relay", "% of a core", (cpuAfter-cpu).Seconds()/length.Seconds()*100, 0, atMost(0.1))
+		for _, statement := range []string{"alter system reset all", "select pg_reload_conf()"} {
+			if _, err := p.db.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return r.stop()
+	})
+}
+
+// statements counts those of all relays in the server's log.
+func (p *place) statements() (n int, err error) {
+	f, err := os.Open(filepath.Join(p.bench.stack.Dir, "postgres.log"))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		name, rest, _ := strings.Cut(lines.Text(), ": LOG:")
+		if strings.HasPrefix(name, "outbox-relay ") && (strings.Contains(rest, "statement:") || strings.Contains(rest, "execute ")) {
+			n++
+		}
+	}
+	return n, lines.Err()
+}
+
+// cpuTime is what a process used so far, of user and system together: fields 14 and 15 of /proc/PID/stat, in hundredths
+// of a second (proc(5)).
+func cpuTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	var user, system int64
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		return 0, fmt.Errorf("reading /proc/%d/stat: %w", pid, err)
+	}
+	return time.Duration(user+system) * 10 * time.Millisecond, nil
+}
