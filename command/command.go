@@ -25,6 +25,7 @@ type CLI struct {
 	Migrate MigrateCommand `cmd:"" help:"Create the outbox in the database, or bring it up to date."`
 	Status  StatusCommand  `cmd:"" help:"Tell how many events wait, are published or dead, and which relays are connected."`
 	Enqueue EnqueueCommand `cmd:"" help:"Put one event into the outbox, by hand or from a script, and print its id."`
+	Demo    DemoCommand    `cmd:"" help:"Watch events go through PostgreSQL, the relay and RabbitMQ, for half a minute."`
 	Version VersionCommand `cmd:"" help:"Print the version."`
 }
 
