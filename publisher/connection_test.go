@@ -11,29 +11,37 @@ import (
 	"github.com/outbox-relay/outbox-relay/stack/stacktest"
 )
 
-func TestClosedByOperator(t *testing.T) {
+func TestConnectsAgain(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
-	b, ch := start(t, options(url)), dial(t, url)
+	proxy := stacktest.NewProxy(t, url)
+	b, ch := start(t, options(proxy.URL)), dial(t, url)
 	queue(t, ch, "all", "outbox", "#", nil)
-	for range 5 { // five, because a password was lost in reconnecting once (amqp091-go#387)
+	drop := func() {
+		proxy.Cut()
+		proxy.Resume(t)
+	}
+	closeAll := func() { stacktest.Rabbitmqctl(t, "close_all_connections", "--vhost", b.vhost, "maintenance") }
+	for _, end := range []func(){closeAll, drop, drop, drop, drop} { // a password was lost once (amqp091-go#387)
 		lost := b.current.Load().lost
-		stacktest.Rabbitmqctl(t, "close_all_connections", "--vhost", b.vhost, "maintenance")
+		end()
 		b.await(lost, "lost")
-		eventually(t, "ready again", func() bool { return b.State().Connected })
-		ch = dial(t, url)
+		eventually(t, "connected again", func() bool { return b.State().Connected })
 		b.want(b.publishAll(made("a", 10)), "10 acked")
 	}
-	if n := count(t, ch, "all"); n != 50 {
+	if n := count(t, dial(t, url), "all"); n != 50 {
 		t.Error("in the queue: ", n)
 	}
-	if text := b.logs.String(); strings.Count(text, "320 CONNECTION_FORCED - maintenance") != 5 ||
-		strings.Count(text, "connected to RabbitMQ") != 6 || strings.Contains(text, "ACCESS_REFUSED") {
+	if text := b.logs.String(); strings.Count(text, "320 CONNECTION_FORCED - maintenance") != 1 ||
+		strings.Count(text, "lost the connection") != 5 || strings.Count(text, "connected to RabbitMQ") != 6 ||
+		strings.Contains(text, "ACCESS_REFUSED") {
 		t.Error(text)
 	}
 }
 
 // The alarm is the whole broker's, so it is a broker of this test's own.
 func TestBlocked(t *testing.T) {
+	t.Parallel()
 	own := stacktest.Own(t, stack.Options{NoPostgres: true})
 	proxy := stacktest.NewProxy(t, own.AMQPURL)
 	o := options(proxy.URL + "?heartbeat=2")
@@ -78,8 +86,25 @@ func TestBlocked(t *testing.T) {
 	if n := proxy.Accepted(); n != 1 {
 		t.Errorf("%d connections\n%s", n, b.logs)
 	}
-	if text := b.logs.String(); strings.Count(text, "blocks publishers") != 1 || strings.Count(text, "takes messages again") != 1 {
+
+	alarm(t, own, "0")
+	await = b.Publish(t.Context(), events)
+	eventually(t, "blocked again", func() bool { return b.State().Blocked })
+	b.stopsWithin(t, time.Second)
+	if got := tally(await(t.Context())); !strings.Contains(got, "unknown") {
+		t.Error(got)
+	}
+	if text := b.logs.String(); strings.Count(text, "blocks publishers") != 2 || strings.Count(text, "takes messages again") != 1 {
 		t.Error(text)
+	}
+}
+
+func (b *bench) stopsWithin(t *testing.T, limit time.Duration) {
+	t.Helper()
+	began := time.Now()
+	b.stop()
+	if d := time.Since(began); d > limit {
+		t.Error("stopping took ", d)
 	}
 }
 
@@ -90,12 +115,13 @@ func alarm(t *testing.T, s *stack.Stack, watermark string) {
 	}
 }
 
-// A frozen broker holds up neither Publish, once it is to stop, nor the end of Run.
+// A frozen broker holds up neither Publish, once it is to stop, nor the end of Run, with a connection or without.
 func TestFrozen(t *testing.T) {
+	t.Parallel()
 	own := stacktest.Own(t, stack.Options{NoPostgres: true})
 	o := options(own.AMQPURL)
 	o.ConfirmTimeout = time.Second
-	b := start(t, o)
+	b, idle, lost := start(t, o), start(t, o), start(t, o)
 	if err := own.RabbitMQ.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +129,17 @@ func TestFrozen(t *testing.T) {
 	for i := range events {
 		events[i].Payload = make([]byte, 100_000)
 	}
-	stop, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	await := b.Publish(stop, events) // fills all buffers, and waits
-	if outcomes := await(t.Context()); !strings.Contains(tally(outcomes), "unsent") ||
-		!strings.Contains(fmt.Sprint(outcomes), "--confirm-timeout") {
-		t.Error(tally(outcomes), outcomes[0])
+	for _, p := range []*bench{b, lost} {
+		stop, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		await := p.Publish(stop, events) // fills all buffers, and waits
+		if outcomes := await(t.Context()); !strings.Contains(tally(outcomes), "unsent") ||
+			!strings.Contains(fmt.Sprint(outcomes), "--confirm-timeout") {
+			t.Error(tally(outcomes), outcomes[0])
+		}
 	}
+	idle.stopsWithin(t, 2*farewell)
+	lost.stopsWithin(t, farewell)
 	if err := own.RabbitMQ.Thaw(); err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +147,7 @@ func TestFrozen(t *testing.T) {
 }
 
 func TestHalfOpen(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	proxy := stacktest.NewProxy(t, url)
 	b := start(t, options(proxy.URL+"?heartbeat=2"))
@@ -131,6 +162,7 @@ func TestHalfOpen(t *testing.T) {
 }
 
 func TestFailOver(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	first, second := stacktest.NewProxy(t, url), stacktest.NewProxy(t, url)
 	o := options("")
@@ -145,6 +177,7 @@ func TestFailOver(t *testing.T) {
 }
 
 func TestAwaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	proxy := stacktest.NewProxy(t, url)
 	b := start(t, options(proxy.URL))
@@ -159,6 +192,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 }
 
 func TestRefusedConnections(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	for name, test := range map[string]struct {
 		from, to string

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -35,17 +34,6 @@ func words(err error) string {
 // explainDial says in plain words why no connection came about. err never holds a password: the broker's and the
 // client's texts have none.
 func explainDial(err error, uri amqp.URI) error {
-	if e, ok := errors.AsType[*amqp.Error](err); ok {
-		switch e.Code {
-		case amqp.AccessRefused:
-			return &hint{fmt.Sprintf("user %q is refused: a wrong name or password, or one that may log in only from "+
-				"the broker's own host", uri.Username), err}
-		case amqp.NotAllowed:
-			return &hint{fmt.Sprintf("user %q gets no connection to vhost %q: there is no such vhost, no permission for "+
-				"it, or a limit is reached", uri.Username, uri.Vhost), err}
-		}
-		return errors.New(words(err))
-	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return &hint{"the broker's certificate is signed by an unknown CA; give the CA's certificate as --amqp-ca-file", err}
 	}
@@ -58,13 +46,22 @@ func explainDial(err error, uri amqp.URI) error {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return &hint{"no TLS is spoken at that port; amqps is usually at 5671", err}
 	}
-	if _, ok := errors.AsType[tls.AlertError](err); ok {
+	// TLS 1.3 lets the client's handshake end before the server refuses it; then only the text is left.
+	if strings.Contains(words(err), "remote error: tls:") {
 		return &hint{"the broker broke off the TLS handshake; it may want a client certificate (--amqp-cert-file)", err}
 	}
-	if errors.Is(err, io.EOF) {
-		return &hint{"the other side hung up; is it RabbitMQ, and amqp or amqps as it expects?", err}
+	e, ok := errors.AsType[*amqp.Error](err)
+	switch {
+	case !ok:
+		return err
+	case e.Code == amqp.AccessRefused:
+		return &hint{fmt.Sprintf("user %q is refused: a wrong name or password, or one that may log in only from the "+
+			"broker's own host", uri.Username), err}
+	case e.Code == amqp.NotAllowed:
+		return &hint{fmt.Sprintf("user %q gets no connection to vhost %q: there is no such vhost, no permission for it, or "+
+			"a limit is reached", uri.Username, uri.Vhost), err}
 	}
-	return err
+	return &hint{"the AMQP handshake broke off; is it RabbitMQ's port, and amqp or amqps as it expects?", err}
 }
 
 // explainExchange says in plain words why the configured exchange can't be used.
@@ -89,10 +86,16 @@ func (o *Options) explainExchange(err error, vhost string) error {
 	return fmt.Errorf("checking %s: %s", name, words(err))
 }
 
-// isOfEvent tells whether the broker closed a channel or connection because of what was published.
-func isOfEvent(err error) bool {
-	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Server && e.Code != amqp.ConnectionForced
+// isOfEvent tells whether the broker closed a channel or connection because of what was published on it.
+func isOfEvent(cause error) bool {
+	e, ok := errors.AsType[*amqp.Error](cause)
+	return ok && e.Server && e.Code != amqp.ConnectionForced && !errors.Is(cause, errRefused)
+}
+
+// isSoft tells that only the channel was closed for it, so that the broker is well itself.
+func isSoft(cause error) bool {
+	e, ok := errors.AsType[*amqp.Error](cause)
+	return ok && e.Recover && isOfEvent(cause)
 }
 
 // isTopicRefusal tells that a permission is missing for a routing key, not for the exchange

@@ -41,6 +41,7 @@ func (b *bench) publishAll(events []event.Event) []event.Outcome {
 }
 
 func TestOnlyTheGuiltyPays(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	queue(t, ch, "all", "outbox", "#", nil)
@@ -86,6 +87,7 @@ func TestOnlyTheGuiltyPays(t *testing.T) {
 }
 
 func TestManyMissingExchanges(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	queue(t, ch, "all", "outbox", "#", nil)
@@ -103,6 +105,7 @@ func TestManyMissingExchanges(t *testing.T) {
 
 // What is impossible is found before the wire: the connection stays.
 func TestImpossibleLeavesTheConnectionAlone(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	proxy := stacktest.NewProxy(t, url)
 	b, ch := start(t, options(proxy.URL)), dial(t, url)
@@ -122,6 +125,7 @@ func TestImpossibleLeavesTheConnectionAlone(t *testing.T) {
 
 // The largest message and headers that pass here must pass the broker, too.
 func TestLimitsAreTheBrokers(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	queue(t, ch, "all", "outbox", "#", amqp.Table{"x-max-length": int32(0)})
@@ -141,6 +145,7 @@ func TestLimitsAreTheBrokers(t *testing.T) {
 }
 
 func TestConfiguredExchangeDeletedHeals(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	if err := ch.ExchangeDelete("outbox", false, false); err != nil {
@@ -158,6 +163,7 @@ func TestConfiguredExchangeDeletedHeals(t *testing.T) {
 
 // Nobody declares it, so the relay waits until somebody does.
 func TestConfiguredExchangeMissing(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	o := options(url)
 	o.ExchangeType = ""
@@ -175,6 +181,7 @@ func TestConfiguredExchangeMissing(t *testing.T) {
 }
 
 func TestPermissionLostAndGranted(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	queue(t, ch, "all", "outbox", "#", nil)
@@ -204,7 +211,27 @@ func TestPermissionLostAndGranted(t *testing.T) {
 	}
 }
 
+// A permission for a routing key is the event's matter, even at the configured exchange.
+func TestTopicPermission(t *testing.T) {
+	t.Parallel()
+	url := stacktest.AMQP(t)
+	b, ch := start(t, options(url)), dial(t, url)
+	queue(t, ch, "all", "outbox", "#", nil)
+	stacktest.Rabbitmqctl(t, "set_topic_permissions", "-p", b.vhost, "guest", "outbox", "^a", ".*")
+	events := made("a", 20)
+	events[5].Type = "b"
+	outcomes := b.publishAll(events)
+	b.want(outcomes, "19 acked, 1 refused")
+	if r := outcomes[5].Reason; !strings.Contains(r, `no permission to publish to exchange "outbox" with routing key "b"`) {
+		t.Error(r)
+	}
+	if b.refused.Load() {
+		t.Error(b.logs)
+	}
+}
+
 func TestExchangeOfAnotherType(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	if err := dial(t, url).ExchangeDeclare("outbox", "fanout", true, false, false, false, nil); err != nil {
 		t.Fatal(err)

@@ -27,8 +27,8 @@ type bench struct {
 	*Publisher
 	tb    testing.TB
 	vhost string
-	admin *amqp.Channel
 	logs  *logs
+	stop  func() // ends Run, and waits for it
 }
 
 func options(url string) Options {
@@ -64,9 +64,12 @@ func run(tb testing.TB, o Options) *bench {
 			tb.Error(err)
 		}
 	}()
-	tb.Cleanup(func() {
+	b.stop = func() {
 		cancel()
 		<-ended
+	}
+	tb.Cleanup(func() {
+		b.stop()
 		if tb.Failed() {
 			tb.Log(b.logs)
 		}

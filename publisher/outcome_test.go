@@ -14,6 +14,7 @@ import (
 )
 
 func TestAcked(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	queue(t, ch, "all", "outbox", "#", nil)
@@ -48,6 +49,7 @@ func TestAcked(t *testing.T) {
 }
 
 func TestNacked(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	queue(t, ch, "small", "outbox", "#", amqp.Table{"x-max-length": int32(3), "x-overflow": "reject-publish"})
@@ -59,6 +61,7 @@ func TestNacked(t *testing.T) {
 }
 
 func TestReturned(t *testing.T) {
+	t.Parallel()
 	b := start(t, options(stacktest.AMQP(t)))
 	outcomes := b.publish(made("a", 1)...)
 	b.want(outcomes, "1 returned")
@@ -68,6 +71,7 @@ func TestReturned(t *testing.T) {
 }
 
 func TestReturnsAreCountedExactly(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	b, ch := start(t, options(url)), dial(t, url)
 	queue(t, ch, "yes", "outbox", "yes", nil)
@@ -95,12 +99,14 @@ func TestReturnsAreCountedExactly(t *testing.T) {
 }
 
 func TestSameEventTwiceInFlight(t *testing.T) {
+	t.Parallel()
 	b := start(t, options(stacktest.AMQP(t)))
 	e := made("a", 1)[0]
 	b.want(b.publish(e, e), "2 returned")
 }
 
 func TestMoreThanMaxInFlightIsUnsent(t *testing.T) {
+	t.Parallel()
 	url := stacktest.AMQP(t)
 	o := options(url)
 	o.MaxInFlight = 10
@@ -112,6 +118,7 @@ func TestMoreThanMaxInFlightIsUnsent(t *testing.T) {
 }
 
 func TestNoRoomAfterStop(t *testing.T) {
+	t.Parallel()
 	b := start(t, options(stacktest.AMQP(t)))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -58,7 +58,6 @@ type Publisher struct {
 	current  atomic.Pointer[session]
 	endpoint atomic.Int64 // index of the one that worked last
 	refused  atomic.Bool  // the broker refuses the configured exchange; until a confirm comes
-	refusals chan error
 
 	mu    sync.Mutex
 	state State
@@ -78,7 +77,7 @@ type Await = func(ctx context.Context) []event.Outcome
 
 // New checks the options, and names the field of a wrong one. It starts nothing.
 func New(o Options) (*Publisher, error) {
-	p := &Publisher{opts: o, refusals: make(chan error, 1), ready: make(chan struct{})}
+	p := &Publisher{opts: o, ready: make(chan struct{})}
 	p.state.Reason = "not connected yet"
 	errs := []error{o.validate()}
 	for i, raw := range o.URLs {
@@ -169,7 +168,7 @@ func (p *Publisher) await(ctx context.Context, b *batch) []event.Outcome {
 		}
 	}
 	if p.refused.Load() {
-		p.noteAccepted(b)
+		p.noteAccepted(b.outcomes)
 	}
 	return b.outcomes
 }

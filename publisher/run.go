@@ -99,39 +99,27 @@ func (p *Publisher) checkExchange(s *session) error {
 
 // serve stays with a session until it is lost, and returns why.
 func (p *Publisher) serve(ctx context.Context, s *session) error {
-	select {
-	case <-p.refusals: // of an earlier session
-	default:
-	}
 	level := slog.LevelInfo
 	if p.refused.Load() {
 		level = slog.LevelDebug // no news: every try looks so
 	}
 	p.opts.Logger.Log(ctx, level, "connected to RabbitMQ", "url", s.at.shown, "exchange", p.opts.Exchange)
 	p.set(s, State{Connected: true})
-	var err error
 	select {
 	case <-ctx.Done():
-		err = errStopping
+		s.end(errStopping)
 	case <-s.lost:
-		err = s.cause
-	case err = <-p.refusals:
 	}
-	s.end(err)
-	p.set(nil, State{Reason: words(err)})
+	p.set(nil, State{Reason: words(s.cause)})
 	if ctx.Err() == nil {
-		p.opts.Logger.Log(ctx, max(level, lostLevel(err, level)), "lost the connection to RabbitMQ", "url", s.at.shown,
-			"error", words(err))
+		level = slog.LevelWarn
+		if p.refused.Load() {
+			level = slog.LevelDebug
+		}
+		p.opts.Logger.Log(ctx, level, "lost the connection to RabbitMQ", "url", s.at.shown, "error", words(s.cause))
 	}
 	s.close()
-	return err
-}
-
-func lostLevel(err error, level slog.Level) slog.Level {
-	if level == slog.LevelDebug || errors.Is(err, errRefused) {
-		return slog.LevelDebug
-	}
-	return slog.LevelWarn
+	return s.cause
 }
 
 func (p *Publisher) set(s *session, state State) {
@@ -168,29 +156,23 @@ func (p *Publisher) noteBlocked(s *session, b amqp.Blocking) {
 	}
 }
 
-// refuse takes the session down, from the goroutine that settles: the broker refuses the configured exchange.
+// refuse makes the publisher not ready for a while: the broker refuses the configured exchange, which shows only when
+// something is published. Called by the goroutine that takes outcomes.
 func (p *Publisher) refuse(err error) {
 	if !p.refused.Swap(true) {
 		p.opts.Logger.Error("RabbitMQ refuses the configured exchange, trying on", "error", err)
 	}
-	select {
-	case p.refusals <- fmt.Errorf("%w: %w", errRefused, err):
-	default:
+	if s := p.current.Load(); s != nil {
+		s.end(fmt.Errorf("%w: %w", errRefused, err))
 	}
 }
 
-func (p *Publisher) noteAccepted(b *batch) {
-	for _, o := range b.outcomes {
+func (p *Publisher) noteAccepted(outcomes []event.Outcome) {
+	for _, o := range outcomes {
 		if o.Verdict == event.Acked && p.refused.Swap(false) {
 			p.opts.Logger.Info("RabbitMQ takes messages for the configured exchange again")
 		}
 	}
-}
-
-// isSoft tells that the broker closed only the channel: it is well, and one event or the topology is to blame.
-func isSoft(err error) bool {
-	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Server && e.Recover && !errors.Is(err, errRefused)
 }
 
 // backoff is the last delay.

@@ -121,7 +121,7 @@ func (s *socket) Close() error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	_ = s.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	_ = s.SetWriteDeadline(time.Now().Add(farewell))
 	s.work.Signal()
 	return nil
 }
