@@ -86,7 +86,8 @@ func (b *batch) sendOne(i int) (obstacle string) {
 // settle waits for the confirms in the order of sending, and takes the outcomes that they bring. It returns the indices
 // of the events that were sent and got no confirm, and why.
 func (b *batch) settle(ctx context.Context, limit time.Duration) (open []int, cause error) {
-	defer b.session.inFlight.Add(-b.sent)
+	// The returns of open events may still come, so their room stays taken.
+	defer func() { b.session.inFlight.Add(int64(len(open)) - b.sent) }()
 	w := &waiter{session: b.session, deadline: b.sentAt + limit, limit: limit}
 	defer w.stop()
 	for i, confirm := range b.confirms {

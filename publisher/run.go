@@ -28,26 +28,29 @@ var errRefused = errors.New("RabbitMQ refuses the configured exchange")
 // the Awaits whose confirms are still wanted.
 func (p *Publisher) Run(ctx context.Context) error {
 	var delays backoff
-	var reminded time.Time
-	for {
-		began := time.Now()
+	down, reminded := time.Now(), time.Time{}
+	for ctx.Err() == nil {
 		s, err := p.connect(ctx)
 		if err == nil {
-			reminded = time.Time{}
+			began := time.Now()
 			err = p.serve(ctx, s)
 			if time.Since(began) > healthySpell && !p.refused.Load() || isSoft(err) {
 				delays = 0
 			}
-		} else if p.set(nil, State{Reason: err.Error()}); ctx.Err() == nil && time.Since(reminded) >= remindEvery {
-			p.opts.Logger.Error("no connection to RabbitMQ, trying on", "error", err)
-			reminded = time.Now()
+			down, reminded = time.Now(), time.Time{}
+		} else {
+			p.set(nil, State{Reason: err.Error()})
+			if ctx.Err() == nil && time.Since(reminded) >= remindEvery {
+				reminded = time.Now()
+				p.opts.Logger.Error("no connection to RabbitMQ, trying on", "error", err, "down", time.Since(down).Round(time.Second))
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-time.After(delays.next(err)):
 		}
 	}
+	return nil
 }
 
 // connect tries the endpoints in turn, beginning with the one that worked last.
