@@ -33,7 +33,7 @@ func startConsumer(p place, l *ledger, lost func(error)) (_ *consumer, err error
 		Properties: amqp.Table{"connection_name": "outbox-relay demo, consumer"},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connecting to RabbitMQ: %w", err)
+		return nil, fmt.Errorf("connecting to RabbitMQ (AMQP_URL): %w", err)
 	}
 	defer func() {
 		if err != nil {

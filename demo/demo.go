@@ -46,8 +46,9 @@ func Run(ctx context.Context, o Options) error {
 	d.fail = fail
 
 	err := d.play(playing)
+	fmt.Fprintln(o.Out)
 	if ctx.Err() != nil {
-		fmt.Fprintln(o.Out, "\nAsked to stop.")
+		fmt.Fprintln(o.Out, "Asked to stop.")
 		if !errors.Is(err, errUnequal) {
 			err = nil
 		}

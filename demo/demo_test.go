@@ -51,7 +51,7 @@ type screen struct {
 	onRow func(shown string)
 }
 
-var firstRow = regexp.MustCompile(`(?m)^ +1 s `)
+var firstRow = regexp.MustCompile(`(?m)^ +\d+ s `)
 
 func (s *screen) Write(p []byte) (int, error) {
 	s.mu.Lock()

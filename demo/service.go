@@ -54,13 +54,17 @@ type shop struct {
 func openShop(ctx context.Context, p place, l *ledger) (_ *shop, err error) {
 	config, err := pgxpool.ParseConfig(p.databaseURL)
 	if err != nil {
-		return nil, fmt.Errorf("reading the database's URL: %w", err)
+		return nil, fmt.Errorf("reading DATABASE_URL: %w", err)
 	}
 	config.MaxConns = clients
 	config.ConnConfig.RuntimeParams["application_name"] = "outbox-relay demo, shop"
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to PostgreSQL: %w", err)
+		return nil, fmt.Errorf("preparing the connections to PostgreSQL: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connecting to PostgreSQL (DATABASE_URL): %w", err)
 	}
 	orders, events := pgx.Identifier{p.shop, "orders"}.Sanitize(), pgx.Identifier{p.outbox, "events"}.Sanitize()
 	s := &shop{
