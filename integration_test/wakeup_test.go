@@ -1,0 +1,112 @@
+package integration_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A writer that inserts while the relay is awake does not ring, and may commit after the relay has looked for the last
+// time. The scan interval is so long that such an event would be seen to come late.
+func TestNoWakeUpIsLost(t *testing.T) {
+	o := newOutbox(t)
+	c := o.consume()
+	relay := o.relay("--scan-interval=60s").asleep(o)
+	l := newLedger()
+	o.commitOneByOne(l, 16, 1250, 50*time.Millisecond)
+	if duplicates := o.reconcile(l, c); duplicates != 0 {
+		t.Errorf("%d events came twice", duplicates)
+	}
+	o.within(250*time.Millisecond, l, c)
+	relay.scanFoundNothing()
+	relay.stop()
+}
+
+// commitOneByOne lets writers commit single events, each with a random pause between INSERT and COMMIT.
+func (o *outbox) commitOneByOne(l *ledger, writers, each int, longestPause time.Duration) {
+	o.tb.Helper()
+	o.writers(l, writers, func(ctx context.Context, w *writer) error {
+		for range each {
+			if err := w.write(ctx, transaction{events: 1, pause: rand.N(longestPause)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})()
+}
+
+func (p *process) scanFoundNothing() {
+	p.tb.Helper()
+	if n := p.metric(`outbox_events_claimed_total{reason="scan"}`); n != 0 {
+		p.tb.Errorf("%v events were found by the scan", n)
+	}
+	if n := p.metric("outbox_missed_notifications_total"); n != 0 {
+		p.tb.Errorf("%v notifications were missed", n)
+	}
+}
+
+func TestWithoutTheTriggerTheScanFindsAllAndTells(t *testing.T) {
+	o := newOutbox(t)
+	o.exec("drop trigger events_doorbell on " + o.events)
+	c := o.consume()
+	relay := o.relay("--scan-interval=1s").asleep(o)
+	l := newLedger()
+	o.commitOneByOne(l, 4, 50, 100*time.Millisecond)
+	o.reconcile(l, c)
+	o.within(2*time.Second, l, c)
+	o.eventually(patience, "missed notifications are counted", func() bool {
+		return relay.metric("outbox_missed_notifications_total") > 0
+	})
+	if !strings.Contains(relay.log.String(), "the scan found events that no notification told of") {
+		t.Error("the log says nothing of it")
+	}
+	relay.stop()
+}
+
+func TestWithoutNotificationsTheScanFindsAll(t *testing.T) {
+	o := newOutbox(t)
+	c := o.consume()
+	relay := o.relay("--wake=none", "--scan-interval=1s").ready()
+	l := newLedger()
+	o.commitOneByOne(l, 4, 50, 100*time.Millisecond)
+	o.reconcile(l, c)
+	o.within(2*time.Second, l, c)
+	if n := relay.metric("outbox_missed_notifications_total"); n != 0 {
+		t.Errorf("%v notifications were missed, though none were asked for", n)
+	}
+	relay.stop()
+}
+
+// While the listener is away nobody rings; the look after each reconnect has to find what came in between.
+func TestEventsWaitNoLongerThanForTheListenersReconnect(t *testing.T) {
+	o := newOutbox(t)
+	c := o.consume()
+	relay := o.relay("--scan-interval=60s").asleep(o)
+	l := newLedger()
+	stop := o.stream(l, 2, 10*time.Millisecond)
+	every := time.NewTicker(200 * time.Millisecond)
+	defer every.Stop()
+	terminated := 0
+	for range 40 {
+		<-every.C
+		terminated += o.terminateListener()
+	}
+	stop()
+	o.reconcile(l, c)
+	o.within(time.Second, l, c)
+	relay.scanFoundNothing()
+	t.Logf("the listener was terminated %d times", terminated)
+	if terminated < 10 {
+		t.Errorf("the listener was terminated only %d times", terminated)
+	}
+	relay.stop()
+}
+
+// terminateListener ends the sessions that listen, and returns how many.
+func (o *outbox) terminateListener() int {
+	o.tb.Helper()
+	return o.count(`select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database()
+		and application_name like 'outbox-relay %' and query ~* '^(listen |select pg_advisory_|select pg_current_xact_id)'`)
+}
