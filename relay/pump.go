@@ -13,6 +13,8 @@ const (
 	claimTimeout = 15 * time.Second
 	// ringInterval is how often at most a relay with more work than it can do wakes the others.
 	ringInterval = 100 * time.Millisecond
+	// ringTimeout bounds that: it is a courtesy.
+	ringTimeout = time.Second
 	// missedGrace is how long after a scan a notification may still come for what the scan found.
 	missedGrace = time.Second
 	// dueRetry is the wait before due events that could not be had are tried again.
@@ -142,7 +144,10 @@ func (r *Relay) claimDue(ctx, finishing context.Context, suspects bool, sent cha
 	return len(claim.Events), nil
 }
 
+// ringOthers wakes the other relays: no trigger tells them of what comes back to the table.
 func (r *Relay) ringOthers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, ringTimeout)
+	defer cancel()
 	if err := r.bell.Ring(ctx); err != nil {
 		r.o.Logger.Debug("other relays not rung", "error", err)
 	}

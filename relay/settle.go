@@ -86,6 +86,7 @@ func (r *Relay) settleAll(ctx context.Context, flights []*flight, trouble *dbTro
 		case r.poke <- struct{}{}:
 		default:
 		}
+		r.ringOthers(ctx) // who may be the only ones left when it is due
 	}
 	return true
 }
