@@ -123,6 +123,34 @@ func TestImpossibleLeavesTheConnectionAlone(t *testing.T) {
 	}
 }
 
+// What passes the mapper must pass the broker, too.
+func TestOddEvents(t *testing.T) {
+	t.Parallel()
+	url := stacktest.AMQP(t)
+	proxy := stacktest.NewProxy(t, url)
+	b, ch := start(t, options(proxy.URL)), dial(t, url)
+	queue(t, ch, "all", "outbox", "#", nil)
+	texts := []string{"", " ", "a.b", "#", "*", "é\u2028", "\x00", "\xff\xfe", "'", strings.Repeat("漢", 85)}
+	headers := []string{
+		"", "null", "{}", `{"":""}`, `{"CC":["x",1,null],"BCC":[]}`, `{"x-death":[1],"x-delay":"a","x-match":{}}`,
+		`{"a":[1,[2.5,{"b":[]}],"é",1e999,-0.0,true,null]}`, `{"content_type":{"a":{}},"$":18446744073709551616}`,
+		`{"deep":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`,
+	}
+	times := []time.Time{{}, time.Unix(-1, 0), time.Unix(0, 0), time.Now(), time.Unix(1<<60, 0)}
+	events := made("a", len(texts)*len(headers)*len(times))
+	for i := range events {
+		pick := func(n int) string { return texts[(i+n)%len(texts)] }
+		e := &events[i]
+		e.Type, e.AggregateType, e.AggregateID, e.ContentType, e.RoutingKey = pick(0), pick(1), pick(2), pick(3), ptr(pick(4))
+		e.Headers, e.CreatedAt = []byte(headers[i%len(headers)]), times[i%len(times)]
+		e.Sequence, e.Attempt, e.Payload = -int64(i), -i, []byte(pick(5))
+	}
+	b.want(b.publish(events...), "450 acked")
+	if n := proxy.Accepted(); n != 1 {
+		t.Error("connections: ", n)
+	}
+}
+
 // The largest message and headers that pass here must pass the broker, too.
 func TestLimitsAreTheBrokers(t *testing.T) {
 	t.Parallel()
