@@ -50,6 +50,7 @@ type Listener struct {
 	o       Options
 	rung    chan struct{}
 	changed chan struct{}
+	renewed chan struct{}
 	nudge   chan struct{} // to the echo goroutine: send an echo now
 	backoff *backoff.ExponentialBackOff
 	id      string // payload of this process's own notifications
@@ -75,7 +76,7 @@ func New(o Options) *Listener {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = 50*time.Millisecond, 5*time.Second
 	return &Listener{
-		o: o, rung: make(chan struct{}, 1), changed: make(chan struct{}, 1), nudge: make(chan struct{}, 1),
+		o: o, rung: make(chan struct{}, 1), changed: make(chan struct{}, 1), renewed: make(chan struct{}, 1), nudge: make(chan struct{}, 1),
 		backoff: b, id: "relay " + uuid.NewString(), down: outage{log: o.Logger},
 	}
 }
@@ -83,8 +84,11 @@ func New(o Options) *Listener {
 // Rung has a value when a writer, or another relay with more work than it can do, rang since it was last received from.
 func (l *Listener) Rung() <-chan struct{} { return l.rung }
 
-// Changed has a value when the connection or the lock came or went since it was last received from.
+// Changed has a value when the connection was lost or the lock came or went since it was last received from.
 func (l *Listener) Changed() <-chan struct{} { return l.changed }
+
+// Reconnected has a value when a new connection listens: what was committed before may not have rung.
+func (l *Listener) Reconnected() <-chan struct{} { return l.renewed }
 
 // Rest says whether the relay wants to count as asleep, so that writers ring. It returns at once; Asleep tells when it is so.
 func (l *Listener) Rest(asleep bool) {
@@ -148,13 +152,12 @@ func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, l.o.Connect.Copy())
 }
 
-// HandleBacklog is called by pgxlisten after each LISTEN, on the listening goroutine: what was committed before may not have
-// rung, so wake.
+// HandleBacklog is called by pgxlisten after each LISTEN, on the listening goroutine.
 func (l *Listener) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
 	l.mu.Lock()
 	l.session = &session{socket: conn.PgConn().Conn(), heard: time.Now(), pulse: make(chan struct{}, 1)}
 	l.mu.Unlock()
-	signal(l.changed)
+	signal(l.renewed)
 	signal(l.nudge)
 	return nil
 }

@@ -168,8 +168,11 @@ func (r *Relay) rest(ctx context.Context, reason Reason, claim scanner.Claim, lo
 		case <-r.bell.Rung():
 			missed.rung()
 			return r.wake(Notify), true
-		case <-r.bell.Changed():
+		case <-r.bell.Reconnected():
 			return r.wake(Reconnect), true
+		case <-r.bell.Changed():
+			r.pace.woken()
+			return reason, true
 		case <-r.poke:
 			return r.wake(Due), true
 		case <-missed.expired():

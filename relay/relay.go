@@ -57,7 +57,8 @@ type Sink interface {
 // Bell is the doorbell and whoever listens for it.
 type Bell interface {
 	Rung() <-chan struct{}          // an event was inserted while the relay counted as asleep
-	Changed() <-chan struct{}       // the connection or the lock came or went
+	Reconnected() <-chan struct{}   // who inserted before may not have rung
+	Changed() <-chan struct{}       // the lock came or went
 	Rest(asleep bool)               // whether to count as asleep
 	Asleep() (xmax uint64, ok bool) // whether it does; transactions below xmax may not have noticed
 	Ring(ctx context.Context) error // wake other relays
@@ -152,8 +153,9 @@ func outlive(ctx context.Context, grace time.Duration) (context.Context, context
 // silence is the bell that nobody hears.
 type silence struct{}
 
-func (silence) Rung() <-chan struct{}      { return nil }
-func (silence) Changed() <-chan struct{}   { return nil }
-func (silence) Rest(bool)                  {}
-func (silence) Asleep() (uint64, bool)     { return 0, false }
-func (silence) Ring(context.Context) error { return nil }
+func (silence) Rung() <-chan struct{}        { return nil }
+func (silence) Reconnected() <-chan struct{} { return nil }
+func (silence) Changed() <-chan struct{}     { return nil }
+func (silence) Rest(bool)                    {}
+func (silence) Asleep() (uint64, bool)       { return 0, false }
+func (silence) Ring(context.Context) error   { return nil }
