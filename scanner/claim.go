@@ -107,7 +107,6 @@ func (s *Scanner) ClaimDue(ctx context.Context, suspects bool, limit Limit) (Cla
 
 // collect reads a claim's answer: a first row with the look, then a row for each event.
 func collect(rows pgx.Rows, look []any) ([]event.Event, error) {
-	contentType := defaultContentType(rows)
 	skip := len(look)
 	for range 13 { // the event's columns
 		look = append(look, nil)
@@ -118,6 +117,7 @@ func collect(rows pgx.Rows, look []any) ([]event.Event, error) {
 	if err := rows.Scan(look...); err != nil {
 		return nil, err
 	}
+	contentType := defaultContentType(rows) // known from the first row on
 	now := time.Now()
 	var events []event.Event
 	var e event.Event
