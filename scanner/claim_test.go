@@ -13,6 +13,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outbox-relay/outbox-relay/event"
+	"github.com/outbox-relay/outbox-relay/stack/stacktest"
 )
 
 // The order of the sequence is not the order of commits.
@@ -241,5 +244,48 @@ func TestPayloadTypes(t *testing.T) {
 				t.Errorf("got %+v", full)
 			}
 		})
+	}
+}
+
+// A connection that ends in the middle is an error, of whichever statement, and not the end of the relay.
+func TestLostConnectionIsAnError(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	proxy := stacktest.NewProxy(t, table.url)
+	through := *table
+	through.url = proxy.URL
+	s := through.scanner(defaults())
+	for name, statement := range map[string]func() error{
+		"fresh": func() error { _, _, err := s.ClaimFresh(t.Context(), false, plenty); return err },
+		"due":   func() error { _, err := s.ClaimDue(t.Context(), false, plenty); return err },
+		"settle": func() error {
+			_, err := s.Settle(t.Context(), []event.Settlement{{Status: event.Published}})
+			return err
+		},
+		"renew":  func() error { return s.RenewLeases(t.Context(), []Held{{}}) },
+		"expire": func() error { _, err := s.ExpireLeases(t.Context()); return err },
+		"prune":  func() error { _, _, err := s.Prune(t.Context()); return err },
+	} {
+		table.eventually(name+" works", func() bool { return statement() == nil })
+		lock, err := table.connect().Begin(t.Context())
+		if err == nil {
+			_, err = lock.Exec(t.Context(), "lock table outbox.events in access exclusive mode") // they wait for it
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed := make(chan error, 1)
+		go func() { failed <- statement() }()
+		table.eventually(name+" waits for the lock", func() bool {
+			return one[int](table, "select count(*) from pg_locks where not granted") > 0
+		})
+		proxy.Cut()
+		if err := <-failed; err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if err := lock.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		proxy.Resume(t)
 	}
 }
