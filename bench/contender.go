@@ -13,10 +13,13 @@ type contender interface {
 	prepare(ctx context.Context, p *place) error
 	// insert puts an event into tx.
 	insert(ctx context.Context, tx pgx.Tx, payload []byte) error
-	// fill commits the events from to from+n-1, with payloads of the size given.
-	fill(ctx context.Context, p *place, from, n, size int) error
-	// start begins to relay to the place's exchange and returns what ends that.
-	start(ctx context.Context, p *place) (stop func() error, err error)
+	// fill commits the events from to from+n-1.
+	fill(ctx context.Context, p *place, from, n int) error
+	// start begins to relay to the place's exchange.
+	start(ctx context.Context, p *place) (running, error)
 }
 
-const payloadSize = 512
+// running is a contender at work.
+type running interface {
+	stop() error
+}

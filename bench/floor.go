@@ -20,7 +20,7 @@ func (b *bench) latencyFloor(ctx context.Context, w pace) (floor float64, err er
 		}
 		publish, err := p.rawPublish(ctx, w)
 		floor = percentile(notify, 50) + percentile(publish, 50)
-		b.log("floor at %d/s: NOTIFY %.3f + publish %.3f = %.3f ms", w.rate, percentile(notify, 50), percentile(publish, 50), floor)
+		b.log("floor at %d/s: NOTIFY %s, publish %s", w.rate, spread(notify), spread(publish))
 		return err
 	})
 	return floor, err
@@ -66,7 +66,7 @@ func (p *place) rawNotify(ctx context.Context, w pace) ([]float64, error) {
 
 // rawPublish measures from publishing until the consumer has it, on a channel with confirms.
 func (p *place) rawPublish(ctx context.Context, w pace) ([]float64, error) {
-	consumer, err := p.consume(w.events(), w.events())
+	consumer, err := p.consume(w.events())
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +80,13 @@ func (p *place) rawPublish(ctx context.Context, w pace) ([]float64, error) {
 	start := now()
 	for n := range sending {
 		time.Sleep(start + period*time.Duration(n) - now())
-		body := payload(n, payloadSize)
+		body := payload(n)
 		sending[n] = now()
 		if _, err := ch.PublishWithDeferredConfirm(p.name, "order.created", true, false, message(n, body)); err != nil {
 			return nil, err
 		}
 	}
-	if err := consumer.await(ctx); err != nil {
+	if err := consumer.await(ctx, w.events()); err != nil {
 		return nil, err
 	}
 	consumer.stop()
@@ -118,7 +118,7 @@ func message(n int, body []byte) amqp.Publishing {
 // first to the last that came, in messages a second.
 func (p *place) rawDrain(ctx context.Context, n int) (float64, error) {
 	const window = 2000
-	consumer, err := p.consume(n, n)
+	consumer, err := p.consume(n)
 	if err != nil {
 		return 0, err
 	}
@@ -138,7 +138,7 @@ func (p *place) rawDrain(ctx context.Context, n int) (float64, error) {
 		return nil
 	})
 	for i := range n {
-		confirm, err := ch.PublishWithDeferredConfirm(p.name, "order.created", true, false, message(i, payload(i, payloadSize)))
+		confirm, err := ch.PublishWithDeferredConfirm(p.name, "order.created", true, false, message(i, payload(i)))
 		if err != nil {
 			return 0, err
 		}
@@ -148,9 +148,9 @@ func (p *place) rawDrain(ctx context.Context, n int) (float64, error) {
 	if err := g.Wait(); err != nil {
 		return 0, err
 	}
-	if err := consumer.await(ctx); err != nil {
+	if err := consumer.await(ctx, n); err != nil {
 		return 0, err
 	}
 	consumer.stop()
-	return consumer.rate(), nil
+	return rate(consumer.arrivals()), nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,12 +33,12 @@ func idle(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		cpu, err := cpuTime(r.pid)
+		cpu, err := cpuTime(r.pid, false)
 		if err != nil {
 			return err
 		}
 		time.Sleep(length)
-		cpuAfter, err := cpuTime(r.pid)
+		cpuAfter, err := cpuTime(r.pid, false)
 		if err != nil {
 			return err
 		}
@@ -75,19 +74,4 @@ func (p *place) statements() (n int, err error) {
 		}
 	}
 	return n, lines.Err()
-}
-
-// cpuTime is what a process used so far, of user and system together: fields 14 and 15 of /proc/PID/stat, in hundredths
-// of a second (proc(5)).
-func cpuTime(pid int) (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	var user, system int64
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
-		return 0, fmt.Errorf("reading /proc/%d/stat: %w", pid, err)
-	}
-	return time.Duration(user+system) * 10 * time.Millisecond, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -41,64 +42,34 @@ func latency(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// latencyOf measures one contender and returns the lag of each event, in milliseconds.
+// latencyOf measures a contender in a place of its own and returns the lag of each event, in milliseconds.
 func (b *bench) latencyOf(ctx context.Context, c contender, w pace) (lags []float64, err error) {
 	err = b.at(ctx, classic, func(p *place) error {
 		if err := c.prepare(ctx, p); err != nil {
 			return err
 		}
-		lags, err = p.latency(ctx, c, w)
-		return err
+		f, err := p.begin(ctx, c, w.events())
+		if err != nil {
+			return err
+		}
+		lags, err = f.latency(ctx, w)
+		return errors.Join(err, f.end())
 	})
-	b.log("latency at %d/s, %s: p50 %.2f, p99 %.2f, max %.2f ms", w.rate, c.name(),
-		percentile(lags, 50), percentile(lags, 99), percentile(lags, 100))
 	return lags, err
 }
 
-// latency measures a contender whose tables stand.
-func (p *place) latency(ctx context.Context, c contender, w pace) (lags []float64, err error) {
-	consumer, err := p.consume(w.events()+1, w.events()+1)
-	if err != nil {
-		return nil, err
-	}
-	defer consumer.stop()
-	stop, err := c.start(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if stopErr := stop(); err == nil {
-			err = stopErr
-		}
-	}()
-	if err := p.warmUp(ctx, c, w.events(), consumer); err != nil {
-		return nil, err
-	}
-	committing, err := p.write(ctx, w, c.insert)
+// latency writes the events 0, 1, … at the pace, waits for them and returns the lag of each, in milliseconds.
+func (f *flow) latency(ctx context.Context, w pace) ([]float64, error) {
+	committing, err := f.place.write(ctx, w, f.contender.insert)
 	if err != nil {
 		return nil, fmt.Errorf("writing: %w", err)
 	}
-	if err := consumer.await(ctx); err != nil {
+	if err := f.await(ctx, len(committing)); err != nil {
 		return nil, err
 	}
-	consumer.stop()
-	return between(committing, consumer.at), nil
-}
-
-// warmUp sends one event, the last number, and waits for it: then everything is connected. A second of rest lets the
-// contender find out that nothing more is there.
-func (p *place) warmUp(ctx context.Context, c contender, n int, consumer *consumer) error {
-	if err := c.fill(ctx, p, n, 1, payloadSize); err != nil {
-		return err
-	}
-	for deadline := now() + time.Minute; consumer.first.Load() == 0; {
-		if now() > deadline || ctx.Err() != nil {
-			return fmt.Errorf("%s does not send a first event", c.name())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	time.Sleep(time.Second)
-	return nil
+	lags := between(committing, f.consumer.at)
+	f.place.bench.log("latency at %d/s, %s: %s", w.rate, f.contender.name(), spread(lags))
+	return lags, nil
 }
 
 func between(from, to []time.Duration) []float64 {
@@ -107,4 +78,10 @@ func between(from, to []time.Duration) []float64 {
 		lags[i] = float64(to[i]-from[i]) / float64(time.Millisecond)
 	}
 	return lags
+}
+
+// spread describes lags in a line of the log.
+func spread(lags []float64) string {
+	return fmt.Sprintf("p50 %.2f, p90 %.2f, p99 %.2f, max %.2f ms", percentile(lags, 50), percentile(lags, 90),
+		percentile(lags, 99), percentile(lags, 100))
 }

@@ -32,6 +32,14 @@ var scenarios = []struct {
 	{"latency", latency},
 	{"drain", drain},
 	{"idle", idle},
+	{"writers", writers},
+	{"everything", everything},
+	{"backlog", backlog},
+	{"snapshot", snapshot},
+	{"writing", writing},
+	{"failed", failed},
+	{"several", several},
+	{"memory", memory},
 }
 
 func main() { os.Exit(run()) }
@@ -41,6 +49,8 @@ func run() int {
 	selected := flag.String("run", "", "run only scenarios whose name matches this regular expression")
 	flag.IntVar(&b.rounds, "rounds", 3, "rounds, of which the medians are printed")
 	flag.BoolVar(&b.quick, "quick", false, "a tenth of the size: to see that it works, not for figures")
+	flag.BoolVar(&b.large, "large", false, "the largest sizes, too: some minutes and some gigabytes more")
+	flag.DurationVar(&b.hold, "hold", time.Minute, "how long the transaction of the scenario writing stays open")
 	flag.StringVar(&b.relay, "relay", "", "outbox-relay program to measure; default: built from the module beside this one")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "usage: bench [flags] [-- flags of outbox-relay run]\n\nscenarios: %s\n\n", names())
@@ -74,6 +84,8 @@ func names() string {
 type bench struct {
 	rounds     int
 	quick      bool
+	large      bool
+	hold       time.Duration
 	relay      string
 	relayFlags []string
 

@@ -36,11 +36,11 @@ func (outbox) insert(ctx context.Context, tx pgx.Tx, payload []byte) error {
 	return err
 }
 
-func (outbox) fill(ctx context.Context, p *place, from, n, size int) error {
+func (outbox) fill(ctx context.Context, p *place, from, n int) error {
 	return inChunks(from, n, func(from, to int) error {
 		_, err := p.db.Exec(ctx, `insert into outbox.events (aggregate_type, aggregate_id, event_type, payload)
 			select 'order', 'order-' || i % 1000, 'order.created', `+payloadSQL+`::json from generate_series($1::int, $2::int) i`,
-			from, to, size)
+			from, to, payloadSize)
 		return err
 	})
 }
@@ -56,13 +56,7 @@ func inChunks(from, n int, insert func(from, to int) error) error {
 	return nil
 }
 
-func (o outbox) start(ctx context.Context, p *place) (func() error, error) {
-	r, err := o.run(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return r.stop, nil
-}
+func (o outbox) start(ctx context.Context, p *place) (running, error) { return o.run(ctx, p) }
 
 // relayProcess is `outbox-relay run`.
 type relayProcess struct {

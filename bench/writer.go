@@ -43,7 +43,7 @@ func (p *place) write(ctx context.Context, w pace, insert func(ctx context.Conte
 				if err != nil {
 					return err
 				}
-				if err := insert(ctx, tx, payload(n, payloadSize)); err != nil {
+				if err := insert(ctx, tx, payload(n)); err != nil {
 					return err
 				}
 				committing[n] = now()
@@ -55,4 +55,14 @@ func (p *place) write(ctx context.Context, w pace, insert func(ctx context.Conte
 		})
 	}
 	return committing, g.Wait()
+}
+
+// sleep returns early, with an error, when ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
