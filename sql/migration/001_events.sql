@@ -44,17 +44,12 @@ create table {{.schema}}.events (
   last_error       text,
   payload          json        not null,
   constraint events_pkey primary key (id),
-  constraint events_status_known check (status in ('PENDING', 'PUBLISHING', 'PUBLISHED', 'FAILED', 'DEAD')),
-  constraint events_published_at_goes_with_status check ((status = 'PUBLISHED') = (published_at is not null)),
-  constraint events_dead_is_never_available check ((status = 'DEAD') = (available_at = 'infinity')),
-  -- AMQP 0-9-1 carries these as short strings: 255 bytes at most. One more would end the whole connection.
-  constraint events_event_type_fits_amqp check (octet_length(event_type) between 1 and 255),
-  constraint events_aggregate_type_fits_amqp check (octet_length(aggregate_type) <= 255),
-  constraint events_aggregate_id_fits_amqp check (octet_length(aggregate_id) <= 255),
-  constraint events_routing_key_fits_amqp check (octet_length(routing_key) <= 255),
-  constraint events_exchange_fits_amqp check (octet_length(exchange) <= 255),
-  constraint events_content_type_fits_amqp check (octet_length(content_type) <= 255),
-  constraint events_headers_is_object check (jsonb_typeof(headers) = 'object')
+  constraint events_status_goes_with_timestamps check (
+    case status
+      when 'PUBLISHED' then published_at is not null
+      when 'DEAD' then published_at is null and available_at = 'infinity'
+      else status in ('PENDING', 'PUBLISHING', 'FAILED') and published_at is null and available_at < 'infinity'
+    end)
 ) with (
   fillfactor = 45,                         -- room on the page for the claimed version of every row, so that claims are HOT
   autovacuum_vacuum_scale_factor = 0.02,   -- every event leaves two dead versions: vacuum by the small change
@@ -70,6 +65,37 @@ comment on column {{.schema}}.events.claim_id is 'the claim that holds the event
 
 create index events_fresh on {{.schema}}.events (sequence) where published_at is null and available_at <= created_at;
 create index events_due on {{.schema}}.events (available_at) where published_at is null and available_at > created_at;
+
+-- AMQP 0-9-1 carries these as short strings of 255 bytes at most; one byte more would end the relay's connection. A trigger
+-- and not table constraints: PostgreSQL parses those anew for every statement that updates a row, and the relay's statements
+-- change none of these columns. It is called only to refuse.
+create function {{.schema}}.refuse() returns trigger language plpgsql as $$
+declare
+  field text;
+  bytes integer;
+begin
+  select f.name, pg_catalog.octet_length(f.value) into field, bytes
+  from (values ('event_type', new.event_type), ('aggregate_type', new.aggregate_type), ('aggregate_id', new.aggregate_id),
+               ('routing_key', new.routing_key), ('exchange', new.exchange), ('content_type', new.content_type)) f (name, value)
+  where pg_catalog.octet_length(f.value) > 255 or f.name = 'event_type' and f.value = ''
+  limit 1;
+  if field is null then
+    raise exception 'headers must be a JSON object, not %', pg_catalog.jsonb_typeof(new.headers)
+      using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'headers',
+            constraint = 'events_headers_fits_amqp';
+  end if;
+  raise exception '% must be 1 to 255 bytes long for AMQP, and is %', field, bytes
+    using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = field,
+          constraint = 'events_' || field || '_fits_amqp';
+end $$;
+create trigger events_fits_amqp
+  before insert or update of event_type, aggregate_type, aggregate_id, routing_key, exchange, content_type, headers
+  on {{.schema}}.events for each row
+  when (octet_length(new.event_type) not between 1 and 255
+        or greatest(octet_length(new.aggregate_type), octet_length(new.aggregate_id), octet_length(new.routing_key),
+                    octet_length(new.exchange), octet_length(new.content_type)) > 255
+        or jsonb_typeof(new.headers) <> 'object')
+  execute function {{.schema}}.refuse();
 
 -- A transaction gets its xid before it takes its first sequence value. So whoever reads the sequence, and then sees in a
 -- snapshot that all older transactions have ended, knows that nothing can still appear below that value: the frontier.
