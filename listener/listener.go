@@ -40,9 +40,11 @@ type Options struct {
 
 const (
 	// echoInterval is how often a silent connection has to prove that it hears.
-	echoInterval = 20 * time.Second
+	echoInterval = 15 * time.Second
 	// echoTimeout is how long an echo may take before the connection counts as deaf.
 	echoTimeout = 5 * time.Second
+	// minEchoRetry is the first wait before an echo that could not be sent is sent again.
+	minEchoRetry = 50 * time.Millisecond
 )
 
 // Listener is made by New and works while Run runs. Its other methods may be called from any goroutine at any time.
@@ -74,7 +76,7 @@ type session struct {
 // New returns a Listener; nothing connects yet.
 func New(o Options) *Listener {
 	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = 50*time.Millisecond, 5*time.Second
+	b.InitialInterval, b.MaxInterval, b.Multiplier = 50*time.Millisecond, 3300*time.Millisecond, 2 // jittered: 5 s at most
 	return &Listener{
 		o: o, rung: make(chan struct{}, 1), changed: make(chan struct{}, 1), renewed: make(chan struct{}, 1), nudge: make(chan struct{}, 1),
 		backoff: b, id: "relay " + uuid.NewString(), down: outage{log: o.Logger},
@@ -236,15 +238,19 @@ func (l *Listener) setLock(ctx context.Context, conn *pgx.Conn, hold bool) (xid 
 }
 
 // echoes sends an echo whenever the lock's state is to change, a connection is new, or one has been silent for long; and
-// ends a connection that does not hear it.
+// ends a connection that does not hear it. One that could not be sent is sent again, soon at first: what broke the listening
+// connection has often broken those that notify as well.
 func (l *Listener) echoes(ctx context.Context) {
 	tick := time.NewTicker(echoInterval / 4)
 	defer tick.Stop()
+	var retry <-chan time.Time
+	delay := minEchoRetry
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.nudge:
+		case <-retry:
 		case <-tick.C:
 			l.mu.Lock()
 			fresh := l.session == nil || time.Since(l.session.heard) < echoInterval
@@ -253,40 +259,44 @@ func (l *Listener) echoes(ctx context.Context) {
 				continue
 			}
 		}
-		l.prove(ctx)
+		if l.prove(ctx) {
+			retry, delay = nil, minEchoRetry
+			continue
+		}
+		retry = time.After(delay)
+		delay = min(2*delay, echoInterval/4)
 	}
 }
 
-// prove sends one echo and waits until the session has heard something since.
-func (l *Listener) prove(ctx context.Context) {
+// prove sends one echo and waits until the session has heard something since; false: it could not be sent.
+func (l *Listener) prove(ctx context.Context) (sent bool) {
 	l.mu.Lock()
 	s := l.session
 	l.mu.Unlock()
 	if s == nil {
-		return
+		return true
 	}
-	sent := time.Now()
+	began := time.Now()
 	sending, cancel := context.WithTimeout(ctx, echoTimeout)
 	defer cancel()
 	if err := l.o.Notify(sending, l.o.Schema, l.id+" echo"); err != nil {
 		l.o.Logger.Debug("echo not sent", "error", err)
-		return
+		return false
 	}
 	for {
 		l.mu.Lock()
-		heard, current := s.heard.After(sent), l.session == s
+		heard, current := s.heard.After(began), l.session == s
 		l.mu.Unlock()
 		if heard || !current {
-			return
+			return true
 		}
 		select {
 		case <-s.pulse:
 		case <-sending.Done():
-			if ctx.Err() != nil {
-				return
+			if ctx.Err() == nil {
+				l.deaf(s)
 			}
-			l.deaf(s)
-			return
+			return true
 		}
 	}
 }
@@ -298,9 +308,14 @@ func (l *Listener) deaf(s *session) {
 	if !s.hears {
 		hint = "the listen URL seems to lead through a transaction-mode pooler: point --listen-url at PostgreSQL itself"
 	}
+	current := l.session == s
+	if current {
+		l.lost(fmt.Errorf("no echo within %s: %s", echoTimeout, hint))
+	}
 	l.mu.Unlock()
-	l.disconnected(context.Background(), fmt.Errorf("no echo within %s: %s", echoTimeout, hint))
-	_ = s.socket.Close() // frees the goroutine that waits on it
+	if current {
+		_ = s.socket.Close() // frees the goroutine that waits on it
+	}
 }
 
 // disconnected is called by pgxlisten with every error, also that of a clean stop.
@@ -309,9 +324,17 @@ func (l *Listener) disconnected(ctx context.Context, err error) {
 		return
 	}
 	l.mu.Lock()
-	l.session = nil
+	defer l.mu.Unlock()
+	l.lost(err)
+}
+
+// lost is called with the mutex held.
+func (l *Listener) lost(err error) {
+	if l.session != nil {
+		signal(l.session.pulse) // whoever waits for an echo on it need not
+		l.session = nil
+	}
 	l.down.begin(err)
-	l.mu.Unlock()
 	signal(l.changed)
 }
 
