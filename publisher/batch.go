@@ -34,6 +34,10 @@ func unsent(events []event.Event, reason string) []event.Outcome {
 // hold it up, but not once ctx ends, the session is lost or the broker blocks.
 func (b *batch) send(ctx context.Context, room int64) {
 	defer context.AfterFunc(ctx, func() { b.session.sock.lift(true) })()
+	if len(b.events) > 1 {
+		b.session.sock.gathering(true)
+		defer b.session.sock.gathering(false)
+	}
 	for i := range b.events {
 		reason := b.obstacle(ctx)
 		if reason == "" && b.sent == room {

@@ -37,6 +37,7 @@ type pace struct {
 	nextScan time.Time
 	nextDue  time.Time // zero: nothing is scheduled
 	busy     bool
+	rung     bool          // out of a sleep: an event or two wait, as a rule
 	drowsy   time.Duration // the last drowsy wait
 	counted  int           // events since measured
 	measured time.Time
@@ -57,7 +58,7 @@ func (p *pace) looked(now time.Time, fromBottom bool, claim scanner.Claim, look 
 	p.counted += len(claim.Events)
 	elapsed := now.Sub(p.measured)
 	switch {
-	case claim.Cut:
+	case claim.Cut && len(claim.Events) > scanner.Few:
 		p.setBusy(true)
 	case elapsed < rateWindow:
 		return

@@ -38,7 +38,7 @@ func (r *Relay) pump(ctx, finishing context.Context, sent chan<- *flight) {
 		}
 		now := time.Now()
 		fromBottom := r.pace.scanDue(now)
-		claim, look, err := r.claimFresh(finishing, fromBottom, limit)
+		claim, look, err := r.claim(finishing, fromBottom, limit)
 		if err != nil {
 			if !trouble.met(ctx, err) {
 				return
@@ -55,7 +55,7 @@ func (r *Relay) pump(ctx, finishing context.Context, sent chan<- *flight) {
 		if look.NextAt != nil && *look.NextAt <= 0 {
 			r.sendDue(ctx, finishing, sent)
 		}
-		if claim.Cut && now.Sub(rang) > ringInterval {
+		if r.pace.busy && claim.Cut && now.Sub(rang) > ringInterval {
 			rang = now
 			r.ringOthers(finishing)
 		}
@@ -83,10 +83,15 @@ func (r *Relay) brokerReady(ctx context.Context) bool {
 	}
 }
 
-func (r *Relay) claimFresh(ctx context.Context, fromBottom bool, limit scanner.Limit) (scanner.Claim, scanner.Look, error) {
+func (r *Relay) claim(ctx context.Context, fromBottom bool, limit scanner.Limit) (scanner.Claim, scanner.Look, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	defer r.o.Metrics.claimed(time.Now())
+	rung := r.pace.rung
+	r.pace.rung = false
+	if rung && !fromBottom {
+		return r.source.ClaimRung(ctx, limit)
+	}
 	return r.source.ClaimFresh(ctx, fromBottom, limit)
 }
 
@@ -167,6 +172,7 @@ func (r *Relay) rest(ctx context.Context, reason Reason, claim scanner.Claim, lo
 			return reason, false
 		case <-r.bell.Rung():
 			missed.rung()
+			r.pace.rung = sleep
 			return r.wake(Notify), true
 		case <-r.bell.Reconnected():
 			return r.wake(Reconnect), true

@@ -27,6 +27,7 @@ import (
 
 // Source is where the pump claims. It is called by one goroutine.
 type Source interface {
+	ClaimRung(ctx context.Context, limit scanner.Limit) (scanner.Claim, scanner.Look, error)
 	ClaimFresh(ctx context.Context, fromBottom bool, limit scanner.Limit) (scanner.Claim, scanner.Look, error)
 	ClaimDue(ctx context.Context, suspects bool, limit scanner.Limit) (scanner.Claim, error)
 }

@@ -24,7 +24,7 @@ type Limit struct {
 type Claim struct {
 	ID     uuid.UUID
 	Events []event.Event // by sequence
-	Cut    bool          // there is more, the limit cut it short
+	Cut    bool          // there may be more: a limit cut it short
 }
 
 // Look is what a claim of fresh events learned beside its events.
@@ -33,45 +33,84 @@ type Look struct {
 	NextAt *time.Duration // until the next retry or scheduled event is due; not positive: due now; nil: there is none
 }
 
+// Few is how many events ClaimRung takes with its quicker statement.
+const Few = 2
+
+// nearby is how far back from the frontier, in events, ClaimRung still walks with its quicker statement.
+const nearby = 1000
+
+// ClaimRung is ClaimFresh for a relay that slept and was rung: a statement that is quicker, but takes only a Few, comes
+// first, and the other only if that finds none.
+func (s *Scanner) ClaimRung(ctx context.Context, limit Limit) (Claim, Look, error) {
+	s.restartOnNewConnection()
+	start := s.frontier.lowest()
+	if limit.Events < Few || start < s.frontier.next-nearby {
+		return s.ClaimFresh(ctx, false, limit)
+	}
+	claim := Claim{ID: uuid.New()}
+	var text string
+	var begun int64
+	var due *float64
+	err := s.query(ctx, s.sql.ClaimNext, []any{claim.ID, s.o.Lease.Seconds(), start}, func(rows pgx.Rows) (err error) {
+		claim.Events, err = collectEvents(rows, []any{&text, &begun, &due})
+		return err
+	})
+	switch {
+	case err != nil:
+		s.frontier = newFrontier()
+		return Claim{}, Look{}, fmt.Errorf("claiming events: %w", err)
+	case len(claim.Events) == 0:
+		return s.ClaimFresh(ctx, false, limit)
+	}
+	claim.Cut = len(claim.Events) == Few
+	look, err := s.looked(&claim, text, begun, nil, due)
+	return claim, look, err
+}
+
 // ClaimFresh claims events that have not been claimed before, in order of their sequence from the frontier upward; with
 // fromBottom, from the lowest. An error leaves nothing to hand back, unless the answer was lost on its way: then the lease
 // ends it.
 func (s *Scanner) ClaimFresh(ctx context.Context, fromBottom bool, limit Limit) (Claim, Look, error) {
-	if g := s.fresh.Load(); g != s.generation {
-		s.frontier, s.generation = newFrontier(), g
-	}
+	s.restartOnNewConnection()
 	start := s.frontier.next
 	if fromBottom {
 		start = 0
 	}
 	xids, positions := s.frontier.obligations()
 	claim := Claim{ID: uuid.New()}
-	var look Look
-	var last *int64
-	var begun int64
-	var reach int
 	var text string
+	var begun int64
+	var last *int64
+	var reach int
+	var due *float64
 	err := s.query(ctx, s.sql.ClaimFresh,
 		[]any{claim.ID, s.o.Lease.Seconds(), limit.Events, limit.Bytes, start, xids, positions},
 		func(rows pgx.Rows) (err error) {
-			var due *float64
 			claim.Events, err = collect(rows, []any{&text, &begun, &last, &reach, &due})
-			if due != nil {
-				d := seconds(*due)
-				look.NextAt = &d
-			}
 			return err
 		})
 	if err != nil {
 		s.frontier = newFrontier()
 		return Claim{}, Look{}, fmt.Errorf("claiming events: %w", err)
 	}
+	claim.Cut = reach == limit.Events || len(claim.Events) < reach
+	look, err := s.looked(&claim, text, begun, last, due)
+	return claim, look, err
+}
+
+// restartOnNewConnection: it may lead to another server, that has not received everything.
+func (s *Scanner) restartOnNewConnection() {
+	if g := s.fresh.Load(); g != s.generation {
+		s.frontier, s.generation = newFrontier(), g
+	}
+}
+
+// looked takes in what came with a claim of fresh events.
+func (s *Scanner) looked(claim *Claim, text string, begun int64, last *int64, due *float64) (Look, error) {
 	snapshot, err := parseSnapshot(text)
 	if err != nil {
-		return Claim{}, Look{}, err
+		return Look{}, err
 	}
-	claim.Cut = reach == limit.Events || len(claim.Events) < reach
-	look.Xmin = snapshot.xmin
 	var highest, lastValue int64
 	if n := len(claim.Events); n > 0 {
 		highest = claim.Events[n-1].Sequence
@@ -79,9 +118,17 @@ func (s *Scanner) ClaimFresh(ctx context.Context, fromBottom bool, limit Limit) 
 	if last != nil {
 		lastValue = *last
 	}
+	if last != nil && lastValue < s.frontier.last { // it was set back, by a restart of the sequence or of history
+		s.frontier = newFrontier()
+	}
 	s.frontier.advance(snapshot, begun, lastValue, highest, claim.Cut)
 	s.reached.Store(s.frontier.next)
-	return claim, look, nil
+	look := Look{Xmin: snapshot.xmin}
+	if due != nil {
+		d := seconds(*due)
+		look.NextAt = &d
+	}
+	return look, nil
 }
 
 // ClaimDue claims events whose time has come. Suspects are those whose lease has expired, twice or before their last
@@ -107,7 +154,7 @@ func (s *Scanner) ClaimDue(ctx context.Context, suspects bool, limit Limit) (Cla
 
 // collect reads a claim's answer: a first row with the look, then a row for each event.
 func collect(rows pgx.Rows, look []any) ([]event.Event, error) {
-	skip := len(look)
+	skip := make([]any, len(look))
 	for range 13 { // the event's columns
 		look = append(look, nil)
 	}
@@ -117,15 +164,23 @@ func collect(rows pgx.Rows, look []any) ([]event.Event, error) {
 	if err := rows.Scan(look...); err != nil {
 		return nil, err
 	}
-	contentType := defaultContentType(rows) // known from the first row on
-	now := time.Now()
+	return collectEvents(rows, skip)
+}
+
+// collectEvents reads a row for each event, whose first columns go to look.
+func collectEvents(rows pgx.Rows, look []any) ([]event.Event, error) {
 	var events []event.Event
+	var contentType string
+	var now time.Time
 	var e event.Event
 	var age float64
 	var itsType *string
-	targets := append(make([]any, skip), (*[16]byte)(&e.ID), &e.Sequence, &e.CreatedAt, &age, &e.Attempt, &e.AggregateType,
+	targets := append(look, (*[16]byte)(&e.ID), &e.Sequence, &e.CreatedAt, &age, &e.Attempt, &e.AggregateType,
 		&e.AggregateID, &e.Type, &e.RoutingKey, &e.Exchange, &itsType, &e.Headers, &e.Payload)
 	for rows.Next() {
+		if events == nil { // what follows is known from the first row on
+			contentType, now = defaultContentType(rows), time.Now()
+		}
 		e, itsType = event.Event{}, nil
 		if err := rows.Scan(targets...); err != nil {
 			return nil, err

@@ -67,6 +67,15 @@ func (f *frontier) obligations() (xids []uint64, positions []int64) {
 	return xids, positions
 }
 
+// lowest is where a claim has to start that does not know which of the open transactions have ended.
+func (f *frontier) lowest() int64 {
+	lowest := f.next
+	for _, position := range f.open {
+		lowest = min(lowest, position)
+	}
+	return lowest
+}
+
 // maxBegun bounds how many transactions begun beyond a snapshot are remembered one by one. There are more only where one
 // has that many subtransactions; the frontier stays where it is for as long.
 const maxBegun = 1000

@@ -32,7 +32,7 @@ type Options struct {
 	Pooled      bool          // connections go through a transaction-mode pooler: no session state
 }
 
-// Scanner works on one outbox table. ClaimFresh and ClaimDue are for one goroutine, the others for any. It starts no
+// Scanner works on one outbox table. The claims are for one goroutine, the others for any. It starts no
 // goroutine but those of pgx's pool.
 type Scanner struct {
 	o    Options

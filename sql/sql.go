@@ -28,6 +28,7 @@ var files embed.FS
 // parameters and columns are.
 type Statements struct {
 	ClaimFresh     string
+	ClaimNext      string
 	ClaimDue       string
 	ExpireLeases   string
 	RenewLeases    string
