@@ -2,6 +2,7 @@ package relay
 
 import (
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,10 +32,7 @@ const errorLimit = 1000
 
 // settlement turns one event's outcome into what is written back. Only what is the event's own doing costs an attempt.
 func (p Policy) settlement(claimID uuid.UUID, e *event.Event, o event.Outcome) event.Settlement {
-	s := event.Settlement{ID: e.ID, ClaimID: claimID, Error: o.Reason}
-	if len(s.Error) > errorLimit {
-		s.Error = s.Error[:errorLimit]
-	}
+	s := event.Settlement{ID: e.ID, ClaimID: claimID, Error: storable(o.Reason)}
 	switch o.Verdict {
 	case event.Acked:
 		s.Status = event.Published
@@ -57,6 +55,13 @@ func (p Policy) settlement(claimID uuid.UUID, e *event.Event, o event.Outcome) e
 	return s
 }
 
+// storable is as much of a text as is kept, fit for PostgreSQL, which refuses invalid UTF-8 and the character zero: a text
+// that it can't take would hold up the settling of everything.
+func storable(text string) string {
+	text = text[:min(len(text), errorLimit)]
+	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "")
+}
+
 func (p Policy) retry(s *event.Settlement, attempt int) {
 	if attempt >= p.MaxAttempts {
 		s.Status = event.Dead
@@ -69,5 +74,5 @@ func (p Policy) retry(s *event.Settlement, attempt int) {
 // together do not come back together.
 func (p Policy) backoff(attempt int) time.Duration {
 	d := min(p.BackoffBase<<min(max(attempt-1, 0), 10), p.BackoffMax)
-	return d - time.Duration(rand.Int64N(int64(d)/4+1)) //nolint:gosec // jitter, not a secret
+	return d - time.Duration(rand.Int64N(int64(d)/4+1))
 }
