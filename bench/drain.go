@@ -47,8 +47,17 @@ func drain(ctx context.Context, b *bench) error {
 
 func (b *bench) drainFloor(ctx context.Context, queue string, n int) (perSecond float64, err error) {
 	err = b.at(ctx, queue, func(p *place) error {
-		perSecond, err = p.rawDrain(ctx, n)
-		b.log("floor of drain, %s queue: %.0f/s", queue, perSecond)
+		before, err := b.used()
+		if err != nil {
+			return err
+		}
+		if perSecond, err = p.rawDrain(ctx, n); err != nil {
+			return err
+		}
+		after, err := b.used()
+		u := after.since(before)
+		b.log("floor of drain, %s queue: %.0f/s; CPU an event: RabbitMQ %.1f, publisher and consumer %.1f µs", queue, perSecond,
+			each(u.rabbitmq, n), each(u.bench, n))
 		return err
 	})
 	return perSecond, err
@@ -64,11 +73,12 @@ type drained struct {
 	servers    used
 	cpu        time.Duration // of the relay, where it is a process of its own
 	memory     float64       // its peak, in MiB
+	table      string        // what became of outbox-relay's table; empty: not its
 }
 
 func (d drained) String() string {
-	return fmt.Sprintf("%.0f/s; %.0f/s from its start, first after %d ms, %d duplicates", d.rate, d.total,
-		d.first.Milliseconds(), d.duplicates)
+	return fmt.Sprintf("%.0f/s; %.0f/s from its start, first after %d ms, %d duplicates%s", d.rate, d.total,
+		d.first.Milliseconds(), d.duplicates, d.table)
 }
 
 // drainOf measures a contender in a place of its own.
@@ -81,7 +91,8 @@ func (b *bench) drainOf(ctx context.Context, c contender, queue string, n int) (
 			return err
 		}
 		d, err = p.drain(ctx, c, n, n)
-		b.log("drain of %d, %s queue, %s: %s", n, queue, c.name(), d)
+		b.log("drain of %d, %s queue, %s: %s; CPU an event: relay %.1f, PostgreSQL %.1f, RabbitMQ %.1f, this program %.1f µs",
+			n, queue, c.name(), d, each(d.cpu, n), each(d.servers.postgres, n), each(d.servers.rabbitmq, n), each(d.servers.bench, n))
 		return err
 	})
 	return d, err
@@ -119,7 +130,8 @@ func (p *place) drain(ctx context.Context, c contender, backlog, n int) (d drain
 	d.total = float64(n) / (d.arrivals[n-1] - start).Seconds()
 	d.first = d.arrivals[0] - start
 	d.duplicates = consumer.duplicates.Load()
-	return d, nil
+	d.table, err = p.tableStats(ctx)
+	return d, err
 }
 
 // count notes what was used since before.
@@ -128,7 +140,7 @@ func (d *drained) count(b *bench, before used, r running) error {
 	if err != nil {
 		return err
 	}
-	d.servers = used{after.postgres - before.postgres, after.rabbitmq - before.rabbitmq}
+	d.servers = after.since(before)
 	relay, ok := r.(*relayProcess)
 	if !ok {
 		return nil
@@ -138,6 +150,15 @@ func (d *drained) count(b *bench, before used, r running) error {
 	}
 	d.memory, err = peakMemory(relay.pid)
 	return err
+}
+
+// tableStats tells how many updates were HOT and how large the table is. Sessions report when they end, so the relay must
+// have been stopped.
+func (p *place) tableStats(ctx context.Context) (stats string, err error) {
+	err = p.db.QueryRow(ctx, `select coalesce(max(format('; %s of %s updates HOT, table %s, indexes %s', n_tup_hot_upd, n_tup_upd,
+			pg_size_pretty(pg_table_size(relid)), pg_size_pretty(pg_indexes_size(relid)))), '')
+		from pg_stat_user_tables where schemaname = 'outbox' and relname = 'events'`).Scan(&stats)
+	return stats, err
 }
 
 // firstFifth and lastFifth are the rates in those parts of the events.

@@ -73,15 +73,22 @@ func peakMemory(pid int) (float64, error) {
 	return kib / 1024, nil
 }
 
-// used is the CPU time that the servers used so far.
-type used struct{ postgres, rabbitmq time.Duration }
+// used is the CPU time that the servers and this program used so far.
+type used struct{ postgres, rabbitmq, bench time.Duration }
 
 func (b *bench) used() (u used, err error) {
 	if u.postgres, err = cpuTime(b.stack.Postgres.PID(), true); err != nil {
 		return u, err
 	}
-	u.rabbitmq, err = cpuTime(b.stack.RabbitMQ.PID(), true)
+	if u.rabbitmq, err = cpuTime(b.stack.RabbitMQ.PID(), true); err != nil {
+		return u, err
+	}
+	u.bench, err = cpuTime(os.Getpid(), false)
 	return u, err
+}
+
+func (u used) since(before used) used {
+	return used{u.postgres - before.postgres, u.rabbitmq - before.rabbitmq, u.bench - before.bench}
 }
 
 // each is a duration's share for one of n events, in microseconds.
