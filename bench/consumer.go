@@ -103,16 +103,25 @@ func payload(n int) []byte {
 	return append(b, '"', '}')
 }
 
+// payloads are those of the numbers from first to last.
+func payloads(first, last int) [][]byte {
+	var all [][]byte
+	for n := first; n <= last; n++ {
+		all = append(all, payload(n))
+	}
+	return all
+}
+
 // payloadSQL is the same in SQL, of the column i.
 const payloadSQL = `(rpad('{"n":' || i || ',"pad":"', $3 - 2, 'x') || '"}')`
 
-// numberOf finds the number in a payload, wherever it stands.
+// numberOf finds the number in a payload, wherever it stands; jsonb puts a blank before it.
 func numberOf(body []byte) (n int, ok bool) {
 	_, rest, found := bytes.Cut(body, []byte(`"n":`))
 	if !found {
 		return 0, false
 	}
-	for i, c := range rest {
+	for i, c := range bytes.TrimLeft(rest, " ") {
 		if c < '0' || c > '9' {
 			return n, i > 0
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -22,4 +23,26 @@ type contender interface {
 // running is a contender at work.
 type running interface {
 	stop() error
+}
+
+// background is work of a goroutine that ends with its context.
+type background struct {
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func inBackground(ctx context.Context, work func(ctx context.Context) error) *background {
+	ctx, cancel := context.WithCancel(ctx)
+	b := &background{cancel: cancel, done: make(chan error, 1)}
+	go func() { b.done <- work(ctx) }()
+	return b
+}
+
+// stop ends the work and waits for it; being cancelled is no failure.
+func (b *background) stop() error {
+	b.cancel()
+	if err := <-b.done; !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }

@@ -40,6 +40,8 @@ var scenarios = []struct {
 	{"failed", failed},
 	{"several", several},
 	{"memory", memory},
+	{"churn", churn},
+	{"peers", peers},
 }
 
 func main() { os.Exit(run()) }

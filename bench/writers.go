@@ -38,7 +38,7 @@ func writers(ctx context.Context, b *bench) error {
 			if err != nil {
 				return err
 			}
-			awake, err := b.flowing(ctx, n, "")
+			awake, err := b.flowing(ctx, n, outbox{}, "", insertEvent)
 			if err != nil {
 				return err
 			}
@@ -68,16 +68,23 @@ func writers(ctx context.Context, b *bench) error {
 func everything(ctx context.Context, b *bench) error {
 	const n = 16
 	return b.eachRound(ctx, func(ctx context.Context) error {
-		polling, err := b.flowing(ctx, n, "drop trigger events_doorbell on outbox.events", "--wake=none", "--scan-interval=10ms")
+		polling, err := b.flowing(ctx, n, outbox{flags: []string{"--wake=none", "--scan-interval=10ms"}},
+			"drop trigger events_doorbell on outbox.events", insertEvent)
 		if err != nil {
 			return err
 		}
-		f, err := b.flowing(ctx, n, "")
+		f, err := b.flowing(ctx, n, outbox{}, "", insertEvent)
+		if err != nil {
+			return err
+		}
+		loop, err := b.flowing(ctx, n, notifyLoop{}, "", insertNotifyLoop)
 		if err != nil {
 			return err
 		}
 		const name = "everything running, 16 writers, "
 		b.report.add(name+"committed, against no doorbell and polling", "/s", f.committed, polling.committed, atLeast(0.85))
+		b.report.add(name+"committed, against a NOTIFY loop", "/s", f.committed, loop.committed, atLeast(3))
+		b.report.add(name+"delivered, against a NOTIFY loop", "/s", f.delivered, loop.delivered, noGoal)
 		b.report.add(name+"delivered, against committed", "/s", f.delivered, f.committed, atLeast(0.97))
 		b.report.add(name+"backlog at the end", "seconds' worth", f.backlog/f.committed, 0, atMost(1))
 		return nil
@@ -99,24 +106,28 @@ func (b *bench) commits(ctx context.Context, writers int, setUp, statement strin
 	return perSecond, err
 }
 
-// flowing is the same with relay, broker and consumer at work. All that was committed has to be consumed in the end.
-func (b *bench) flowing(ctx context.Context, writers int, setUp string, flags ...string) (r pressed, err error) {
+// flowing is the same with a contender, broker and consumer at work. All that was committed has to be consumed in the end,
+// unless the contender is too slow to be waited for.
+func (b *bench) flowing(ctx context.Context, writers int, c contender, setUp, statement string) (r pressed, err error) {
 	const capacity = 2_000_000
 	err = b.at(ctx, classic, func(p *place) error {
-		if err := p.prepareOutbox(ctx, setUp); err != nil {
+		if err := c.prepare(ctx, p); err != nil {
 			return err
 		}
-		f, err := p.begin(ctx, outbox{flags: flags}, capacity)
+		if _, err := p.db.Exec(ctx, setUp, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+		f, err := p.begin(ctx, c, capacity)
 		if err != nil {
 			return err
 		}
 		var numbers atomic.Int64
-		r, err = p.press(ctx, writers, insertEvent, &numbers, f.consumer)
-		if err == nil {
+		r, err = p.press(ctx, writers, statement, &numbers, f.consumer)
+		if _, ours := c.(outbox); ours && err == nil {
 			err = f.await(ctx, int(numbers.Load()))
 		}
-		b.log("%d writers, relay %v: %.0f committed/s, %.0f delivered/s, backlog %.0f, %d duplicates",
-			writers, flags, r.committed, r.delivered, r.backlog, f.consumer.duplicates.Load())
+		b.log("%d writers, %s%v: %.0f committed/s, %.0f delivered/s, backlog %.0f, %d duplicates",
+			writers, c.name(), setUp, r.committed, r.delivered, r.backlog, f.consumer.duplicates.Load())
 		return errors.Join(err, f.end())
 	})
 	return r, err
