@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,6 +75,10 @@ func (o *outbox) start(args ...string) *process {
 		}
 		if o.tb.Failed() {
 			o.tb.Logf("the relay with pid %d said at last:\n%s", p.cmd.Process.Pid, p.log.tail(60))
+			all := filepath.Join(o.tb.ArtifactDir(), fmt.Sprintf("relay-%d.log", p.cmd.Process.Pid)) // kept by go test -artifacts
+			if err := os.WriteFile(all, []byte(p.log.String()), 0o600); err != nil {
+				o.tb.Error(err)
+			}
 		}
 	})
 	return p

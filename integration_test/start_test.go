@@ -41,7 +41,8 @@ func TestOutagesAreWaitedOut(t *testing.T) {
 			l := newLedger()
 			o.insert(l, "before", 10)
 			proxy.Cut()
-			relay := o.via(database.URL, broker.URL).relay("--scan-interval=1s")
+			// A claim whose answer is lost in the cut comes back when its lease ends.
+			relay := o.via(database.URL, broker.URL).relay("--scan-interval=60s", "--lease=3s", "--confirm-timeout=2s")
 			relay.notReady(part)
 			proxy.Resume(t)
 			relay.ready()
@@ -55,7 +56,7 @@ func TestOutagesAreWaitedOut(t *testing.T) {
 				relay.ready()
 				o.reconcile(l, c)
 			}
-			if n := o.count("select max(attempts) from " + o.events); n > 1 {
+			if n := o.count("select max(attempts - lease_expiries) from " + o.events); n > 1 {
 				t.Errorf("an outage has cost attempts: %d", n)
 			}
 			relay.stop()

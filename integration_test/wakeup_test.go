@@ -13,13 +13,14 @@ import (
 func TestNoWakeUpIsLost(t *testing.T) {
 	o := newOutbox(t)
 	c := o.consume()
+	p := o.probe()
 	relay := o.relay("--scan-interval=60s").asleep(o)
 	l := newLedger()
 	o.commitOneByOne(l, 16, 1250, 50*time.Millisecond)
 	if duplicates := o.reconcile(l, c); duplicates != 0 {
 		t.Errorf("%d events came twice", duplicates)
 	}
-	o.within(250*time.Millisecond, l, c)
+	o.within(250*time.Millisecond, l, c, p)
 	relay.scanFoundNothing()
 	relay.stop()
 }
@@ -51,11 +52,12 @@ func TestWithoutTheTriggerTheScanFindsAllAndTells(t *testing.T) {
 	o := newOutbox(t)
 	o.exec("drop trigger events_doorbell on " + o.events)
 	c := o.consume()
+	p := o.probe()
 	relay := o.relay("--scan-interval=1s").asleep(o)
 	l := newLedger()
 	o.commitOneByOne(l, 4, 50, 100*time.Millisecond)
 	o.reconcile(l, c)
-	o.within(2*time.Second, l, c)
+	o.within(2*time.Second, l, c, p)
 	o.eventually(patience, "missed notifications are counted", func() bool {
 		return relay.metric("outbox_missed_notifications_total") > 0
 	})
@@ -68,11 +70,12 @@ func TestWithoutTheTriggerTheScanFindsAllAndTells(t *testing.T) {
 func TestWithoutNotificationsTheScanFindsAll(t *testing.T) {
 	o := newOutbox(t)
 	c := o.consume()
+	p := o.probe()
 	relay := o.relay("--wake=none", "--scan-interval=1s").ready()
 	l := newLedger()
 	o.commitOneByOne(l, 4, 50, 100*time.Millisecond)
 	o.reconcile(l, c)
-	o.within(2*time.Second, l, c)
+	o.within(2*time.Second, l, c, p)
 	if n := relay.metric("outbox_missed_notifications_total"); n != 0 {
 		t.Errorf("%v notifications were missed, though none were asked for", n)
 	}
@@ -83,6 +86,7 @@ func TestWithoutNotificationsTheScanFindsAll(t *testing.T) {
 func TestEventsWaitNoLongerThanForTheListenersReconnect(t *testing.T) {
 	o := newOutbox(t)
 	c := o.consume()
+	p := o.probe()
 	relay := o.relay("--scan-interval=60s").asleep(o)
 	l := newLedger()
 	stop := o.stream(l, 2, 10*time.Millisecond)
@@ -95,7 +99,7 @@ func TestEventsWaitNoLongerThanForTheListenersReconnect(t *testing.T) {
 	}
 	stop()
 	o.reconcile(l, c)
-	o.within(time.Second, l, c)
+	o.within(time.Second, l, c, p)
 	relay.scanFoundNothing()
 	t.Logf("the listener was terminated %d times", terminated)
 	if terminated < 10 {
