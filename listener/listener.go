@@ -27,6 +27,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgxlisten"
+
+	"github.com/outbox-relay/outbox-relay/sql"
 )
 
 // Options configure a Listener. All fields are required.
@@ -223,12 +225,12 @@ func (l *Listener) heardEcho(ctx context.Context, conn *pgx.Conn, s *session) er
 // the bell unwatched.
 func (l *Listener) setLock(ctx context.Context, conn *pgx.Conn, hold bool) (xid uint64, err error) {
 	if !hold {
-		if _, err := conn.Exec(ctx, "select pg_advisory_unlock_shared(hashtextextended($1, 0))", l.o.Schema); err != nil {
+		if _, err := conn.Exec(ctx, "select pg_advisory_unlock_shared($1)", sql.DoorbellLock(l.o.Schema)); err != nil {
 			return 0, fmt.Errorf("releasing the doorbell's lock: %w", err)
 		}
 		return 0, nil
 	}
-	if _, err := conn.Exec(ctx, "select pg_advisory_lock_shared(hashtextextended($1, 0))", l.o.Schema); err != nil {
+	if _, err := conn.Exec(ctx, "select pg_advisory_lock_shared($1)", sql.DoorbellLock(l.o.Schema)); err != nil {
 		return 0, fmt.Errorf("taking the doorbell's lock: %w", err)
 	}
 	if err := conn.QueryRow(ctx, "select pg_current_xact_id()").Scan(&xid); err != nil {

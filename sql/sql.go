@@ -5,7 +5,9 @@ package sql
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"embed"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -83,10 +85,18 @@ func render(name, text, schema string) (string, error) {
 
 func data(schema string) map[string]any {
 	return map[string]any{
+		"doorbell":         DoorbellLock(schema),
 		"schema":           pgx.Identifier{schema}.Sanitize(),
 		"schema_literal":   quoteLiteral(schema),
 		"sequence_literal": quoteLiteral(pgx.Identifier{schema, "events_sequence_seq"}.Sanitize()),
 	}
+}
+
+// DoorbellLock is the key of the advisory lock that a sleeping relay holds on an outbox. The insert trigger has it as a
+// constant: a function of the schema's name would be parsed and computed anew by every statement that inserts.
+func DoorbellLock(schema string) int64 {
+	sum := sha256.Sum256([]byte("outbox-relay doorbell " + schema))
+	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // any 64 bits will do
 }
 
 // quoteLiteral quotes as PostgreSQL's quote_literal does, whatever standard_conforming_strings says.

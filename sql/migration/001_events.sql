@@ -3,21 +3,12 @@
 set local lock_timeout = '3s';
 
 -- A version 7 UUID (RFC 9562): 48 bits of milliseconds, then random bits. Time-ordered, so that the unique index of a big
--- table is written at its warm right edge.
+-- table is written at its warm right edge. Eleven hexadecimal digits hold the milliseconds until the year 2527.
 create function {{.schema}}.uuid_v7() returns uuid
 language sql volatile parallel safe
 as $$
-  select pg_catalog.encode(
-    pg_catalog.set_bit(
-      pg_catalog.set_bit(
-        pg_catalog.overlay(
-          pg_catalog.uuid_send(pg_catalog.gen_random_uuid()),
-          pg_catalog.substring(
-            pg_catalog.int8send((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint), 3),
-          1, 6),
-        52, 1),
-      53, 1),
-    'hex')::uuid
+  select ('0' || pg_catalog.to_hex((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint)
+          || '7' || pg_catalog.substr(pg_catalog.gen_random_uuid()::text, 16))::uuid
 $$;
 
 -- Two timestamps tell where an event is looked for, and neither changes while all goes well, so that a claim is a HOT
@@ -113,8 +104,8 @@ begin
   return null;
 end $$;
 create trigger events_doorbell after insert on {{.schema}}.events for each statement
-  when (case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({{.schema_literal}}, 0))
-             then not pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({{.schema_literal}}, 0))
+  when (case when pg_catalog.pg_try_advisory_lock({{.doorbell}})
+             then not pg_catalog.pg_advisory_unlock({{.doorbell}})
              else true end)
   execute function {{.schema}}.ring();
 
