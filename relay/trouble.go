@@ -21,7 +21,7 @@ type dbTrouble struct {
 
 func newTrouble(log *slog.Logger) *dbTrouble {
 	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = 50*time.Millisecond, 5*time.Second
+	b.InitialInterval, b.MaxInterval = 50*time.Millisecond, 3*time.Second // half as much again by chance: back within 5 s
 	return &dbTrouble{log: log, wait: b, told: &atomic.Pointer[error]{}}
 }
 
