@@ -222,11 +222,11 @@ func TestDelays(t *testing.T) {
 	for n := range 20 {
 		d := b.next(nil)
 		total += d
-		if d < min(firstDelay<<n, outageDelay) || d > 36*time.Second {
+		if d < min(firstDelay<<n, outageDelay) || d > 5*time.Second {
 			t.Errorf("delay %d: %s", n, d)
 		}
 	}
-	if total < 5*time.Minute {
+	if total < time.Minute {
 		t.Error(total)
 	}
 }
