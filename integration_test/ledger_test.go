@@ -80,12 +80,14 @@ func (l *ledger) count() int {
 	return len(l.committed)
 }
 
-// transaction writes events one statement at a time, pauses before the end, and ends it.
+// transaction writes events one statement at a time, does the business logic, and ends.
 type transaction struct {
 	events   int
-	pause    time.Duration
+	business func() // nil: none
 	rollback bool
 }
+
+func lasting(d time.Duration) func() { return func() { time.Sleep(d) } }
 
 // writer is a connection that commits events, one transaction after another. It belongs to one goroutine.
 type writer struct {
@@ -110,8 +112,8 @@ func (w *writer) write(ctx context.Context, t transaction) error {
 		}
 		written[id] = number
 	}
-	if t.pause > 0 {
-		time.Sleep(t.pause) // the business logic
+	if t.business != nil {
+		t.business()
 	}
 	if t.rollback {
 		if err := tx.Rollback(ctx); err != nil {
@@ -159,7 +161,7 @@ func (o *outbox) stream(l *ledger, n int, longestPause time.Duration) (stop func
 				return nil
 			default:
 			}
-			t := transaction{events: 1 + rand.IntN(5), pause: rand.N(longestPause + 1), rollback: rand.IntN(10) == 0}
+			t := transaction{events: 1 + rand.IntN(5), business: lasting(rand.N(longestPause + 1)), rollback: rand.IntN(10) == 0}
 			if err := w.write(ctx, t); err != nil {
 				return err
 			}

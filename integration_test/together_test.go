@@ -25,7 +25,7 @@ func TestRelaysShareATable(t *testing.T) {
 			}
 			o.writers(l, 8, func(ctx context.Context, w *writer) error {
 				for range 250 {
-					err := w.write(ctx, transaction{events: 1 + rand.IntN(9), pause: rand.N(2 * time.Millisecond), rollback: rand.IntN(10) == 0})
+					err := w.write(ctx, transaction{events: 1 + rand.IntN(9), business: lasting(rand.N(2 * time.Millisecond)), rollback: rand.IntN(10) == 0})
 					if err != nil {
 						return err
 					}

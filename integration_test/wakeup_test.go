@@ -30,7 +30,7 @@ func (o *outbox) commitOneByOne(l *ledger, writers, each int, longestPause time.
 	o.tb.Helper()
 	o.writers(l, writers, func(ctx context.Context, w *writer) error {
 		for range each {
-			if err := w.write(ctx, transaction{events: 1, pause: rand.N(longestPause)}); err != nil {
+			if err := w.write(ctx, transaction{events: 1, business: lasting(rand.N(longestPause))}); err != nil {
 				return err
 			}
 		}
@@ -113,4 +113,27 @@ func (o *outbox) terminateListener() int {
 	o.tb.Helper()
 	return o.count(`select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database()
 		and application_name like 'outbox-relay %' and query ~* '^(listen |select pg_advisory_|select pg_current_xact_id)'`)
+}
+
+// A transaction that inserted while no relay was asleep rings nobody, however late it commits.
+func TestLongTransactionIsSeenSoonAfterItsCommit(t *testing.T) {
+	o := newOutbox(t)
+	c := o.consume()
+	p := o.probe()
+	l := newLedger()
+	inserted, commit := make(chan struct{}), make(chan struct{})
+	wait := o.writers(l, 1, func(ctx context.Context, w *writer) error {
+		return w.write(ctx, transaction{events: 1, business: func() { close(inserted); <-commit }})
+	})
+	<-inserted
+	relay := o.relay("--scan-interval=60s").ready()
+	o.insert(l, "another", 100)
+	o.eventually(patience, "the others do not wait for it", func() bool { return c.events() == 100 })
+	time.Sleep(6 * time.Second) // it is a long one
+	close(commit)
+	wait()
+	o.reconcile(l, c)
+	o.within(time.Second, l, c, p)
+	relay.scanFoundNothing()
+	relay.stop()
 }

@@ -27,6 +27,8 @@ const (
 	rateWindow = 50 * time.Millisecond
 	// pollInterval is the pace of looks in a busy stream, and the first step of the drowsy ones.
 	pollInterval = time.Millisecond
+	// drowsyInterval is the longest wait while a transaction is open that may have inserted and will not ring.
+	drowsyInterval = 500 * time.Millisecond
 )
 
 // pace decides how long to wait between two looks. It belongs to the pump.
@@ -87,15 +89,23 @@ func (p *pace) wait(now time.Time, claim scanner.Claim, look scanner.Look) (wait
 	case asleep && look.Xmin >= since:
 		wait, sleep = p.interval, true
 		p.drowsy = 0
+	case asleep:
+		wait = p.drowse(min(p.interval, drowsyInterval))
 	default:
-		p.drowsy = min(max(2*p.drowsy, pollInterval), p.interval)
-		wait, sleep = p.drowsy, p.drowsy == p.interval
+		wait = p.drowse(p.interval)
+		sleep = wait == p.interval
 	}
 	wait = min(wait, p.nextScan.Sub(now))
 	if !p.nextDue.IsZero() {
 		wait = min(wait, p.nextDue.Sub(now))
 	}
 	return max(wait, 0), sleep
+}
+
+// drowse gives waits that double up to longest.
+func (p *pace) drowse(longest time.Duration) time.Duration {
+	p.drowsy = min(max(2*p.drowsy, pollInterval), longest)
+	return p.drowsy
 }
 
 // woken restarts the drowsy waits at their shortest.

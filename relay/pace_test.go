@@ -99,16 +99,38 @@ func TestSleepsOnlyWhenNothingOlderThanTheLockIsOpen(t *testing.T) {
 }
 
 func TestDrowsyLooksBackOff(t *testing.T) {
-	now := time.Now()
-	p := &pace{interval: 100 * time.Millisecond, bell: &fakeBell{rests: true, xid: 7}, nextScan: now.Add(time.Hour)}
-	open := scanner.Look{Xmin: 6}
-	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 100, 100} {
-		if wait, _ := p.wait(now, claimed(0), open); wait != want*time.Millisecond {
-			t.Errorf("waits %s, want %s", wait, want*time.Millisecond)
-		}
-	}
-	p.woken()
-	if wait, _ := p.wait(now, claimed(0), open); wait != pollInterval {
-		t.Errorf("waits %s after it was woken, want %s", wait, pollInterval)
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name     string
+		bell     fakeBell
+		interval time.Duration
+		waits    []time.Duration
+		sleep    bool // a wait of the interval is one
+	}{
+		{
+			"an older transaction is open",
+			fakeBell{rests: true, xid: 7},
+			time.Minute,
+			[]time.Duration{ms, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 128 * ms, 256 * ms, 500 * ms, 500 * ms},
+			false,
+		},
+		{"and scans are more frequent", fakeBell{rests: true, xid: 7}, 5 * ms, []time.Duration{ms, 2 * ms, 4 * ms, 5 * ms, 5 * ms}, false},
+		{"nobody rings", fakeBell{}, 20 * ms, []time.Duration{ms, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 20 * ms, 20 * ms}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			now := time.Now()
+			p := &pace{interval: test.interval, bell: &test.bell, nextScan: now.Add(time.Hour)}
+			open := scanner.Look{Xmin: 6}
+			for _, want := range test.waits {
+				wait, sleep := p.wait(now, claimed(0), open)
+				if wait != want || sleep != (test.sleep && want == test.interval) {
+					t.Errorf("waits %s, sleep %t; want %s", wait, sleep, want)
+				}
+			}
+			p.woken()
+			if wait, _ := p.wait(now, claimed(0), open); wait != pollInterval {
+				t.Errorf("waits %s after it was woken, want %s", wait, pollInterval)
+			}
+		})
 	}
 }
