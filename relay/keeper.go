@@ -31,27 +31,35 @@ func (r *Relay) keep(ctx, keeping context.Context) {
 	}
 }
 
+// renewLeases also finds out whether a database that was away is back.
 func (r *Relay) renewLeases(ctx context.Context) {
-	held := r.window.overdue(r.o.Lease / 4)
-	if len(held) == 0 {
+	held := r.window.overdue(r.o.Lease / 8) // less than a tick ago, so that one tick after another renews
+	if len(held) == 0 && !r.watch.absent() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.o.Lease/4)
 	defer cancel()
-	if err := r.house.RenewLeases(ctx, held); err != nil {
+	switch err := r.house.RenewLeases(ctx, held); {
+	case err == nil:
+		r.watch.noteAnswer()
+	case len(held) > 0:
 		r.o.Logger.Warn("leases not renewed", "events", len(held), "error", err)
 	}
 }
 
 // expireLeases is called by the keeper and the pump.
 func (r *Relay) expireLeases(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	if !r.watch.othersHadTime() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(r.o.Lease/4, settleTimeout)) // the next renewal waits for it
 	defer cancel()
 	expired, err := r.house.ExpireLeases(ctx)
 	if err != nil {
 		r.o.Logger.Debug("expired leases not looked for", "error", err)
 		return
 	}
+	r.watch.noteAnswer()
 	if len(expired) == 0 {
 		return
 	}

@@ -88,6 +88,7 @@ type Relay struct {
 	bell   Bell
 
 	window *window
+	watch  watch
 	poke   chan struct{} // from settle and keeper to pump: something is due sooner than it thinks
 	pace   pace
 
@@ -101,7 +102,7 @@ func New(o Options, source Source, ledger Ledger, house House, sink Sink, bell B
 	}
 	return &Relay{
 		o: o, source: source, ledger: ledger, house: house, sink: sink, bell: bell,
-		window: newWindow(o.InFlight, o.InFlightSize), poke: make(chan struct{}, 1),
+		window: newWindow(o.InFlight, o.InFlightSize), watch: watch{lease: o.Lease}, poke: make(chan struct{}, 1),
 		pace: pace{interval: o.ScanInterval, bell: bell},
 	}
 }
