@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -41,7 +43,7 @@ func (w *world) attack(ctx context.Context, seed uint64, duration time.Duration)
 	var deck []fault
 	next := func() fault {
 		if len(deck) == 0 {
-			deck = append(deck, faults...)
+			deck = chosen(w.o.only)
 			draw.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		}
 		f := deck[0]
@@ -78,6 +80,11 @@ func (w *world) attack(ctx context.Context, seed uint64, duration time.Duration)
 		w.ledger.setCalm(0)
 	}
 	return nil
+}
+
+// chosen gives the faults whose kind contains the text.
+func chosen(text string) []fault {
+	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return !strings.Contains(f.kind, text) })
 }
 
 // strike lets one or two faults happen.

@@ -16,7 +16,7 @@ import (
 type fault struct {
 	kind   string
 	hits   target
-	spends bool // claims may end without an outcome, so attempts may be spent
+	spends bool // claims may end without an outcome, or their answers be lost, so attempts may be spent
 	// strike does it, and returns when it is over: the server answers again, the process goes on, the link forwards.
 	strike func(ctx context.Context, f *field, r *rand.Rand) error
 }
@@ -57,7 +57,7 @@ var faults = []fault{
 	{"database restarted", database, true, restartDatabase(false)},
 	{"database frozen", database, true, freezeDatabase},
 	{"database table locked", database, true, lockTable},
-	{"database backends terminated", databaseLinks, false, terminateBackends},
+	{"database backends terminated", databaseLinks, true, terminateBackends},
 	{"database links cut", databaseLinks, true, breakLinks((*berth).toDatabase, (*proxy).cut)},
 	{"database links stalled", databaseLinks, true, breakLinks((*berth).toDatabase, (*proxy).stall)},
 	{"database links forgotten", databaseLinks, true, breakLinks((*berth).toDatabase, forget)},

@@ -1,6 +1,6 @@
 // Command chaos hurts relays and their servers at random, and then holds what was committed against what was consumed.
 //
-//	chaos [-seed N] [-duration 10m] [-relays 4] [-quorum] [-verbose]
+//	chaos [-seed N] [-duration 10m] [-relays 4] [-quorum] [-only TEXT] [-keep] [-verbose]
 //
 // It starts a PostgreSQL and a RabbitMQ of its own, builds the relay, and lets writers commit numbered events and consumers
 // apply each once, while faults arrive alone and in pairs. When the faults are over everything is resumed and has to drain.
@@ -29,9 +29,11 @@ func start() int {
 	flag.DurationVar(&o.duration, "duration", 10*time.Minute, "time in which faults arrive")
 	flag.IntVar(&o.relays, "relays", 4, "most relays at once, 2 or more")
 	flag.BoolVar(&o.quorum, "quorum", false, "consume from a quorum queue instead of a classic one")
+	flag.StringVar(&o.only, "only", "", "only faults whose names contain this `text`")
+	flag.BoolVar(&o.keep, "keep", false, "keep the logs of a run without findings, too")
 	flag.BoolVar(&o.verbose, "verbose", false, "tell each fault as it comes")
 	flag.Parse()
-	if flag.NArg() > 0 || o.relays < 2 || o.duration <= 0 {
+	if flag.NArg() > 0 || o.relays < 2 || o.duration <= 0 || len(chosen(o.only)) == 0 {
 		flag.Usage()
 		return 2
 	}

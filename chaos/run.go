@@ -22,6 +22,8 @@ type options struct {
 	duration time.Duration // of the faults; starting and reconciling come on top
 	relays   int           // at once, at most
 	quorum   bool
+	only     string // faults whose kind contains it
+	keep     bool   // the logs, also if all is well
 	verbose  bool
 	out      io.Writer
 }
@@ -72,11 +74,14 @@ func run(ctx context.Context, o options) (err error) {
 		w.timeline = io.MultiWriter(timeline, o.out)
 	}
 	defer func() {
-		if err == nil || ctx.Err() != nil {
+		switch {
+		case o.keep && err == nil:
+			fmt.Fprintln(o.out, "logs in", dir)
+		case err == nil || ctx.Err() != nil:
 			_ = os.RemoveAll(dir)
-			return
+		default:
+			err = fmt.Errorf("%w\nseed %d, logs in %s", err, o.seed, dir)
 		}
-		err = fmt.Errorf("%w\nseed %d, logs in %s", err, o.seed, dir)
 	}()
 	program := filepath.Join(dir, "outbox-relay")
 	if err := build(ctx, program); err != nil {
@@ -86,7 +91,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() {
-		if err != nil {
+		if err != nil || o.keep {
 			w.keepServersLogs()
 		}
 		err = errors.Join(err, w.servers.Close())
