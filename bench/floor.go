@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,10 +41,12 @@ func (p *place) rawNotify(ctx context.Context, w pace) ([]float64, error) {
 		return nil, err
 	}
 	heard := make([]time.Duration, w.events())
+	listening, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var g errgroup.Group
 	g.Go(func() error {
 		for range heard {
-			n, err := listener.WaitForNotification(ctx)
+			n, err := listener.WaitForNotification(listening)
 			if err != nil {
 				return err
 			}
@@ -59,9 +62,12 @@ func (p *place) rawNotify(ctx context.Context, w pace) ([]float64, error) {
 		return err
 	})
 	if err != nil {
+		cancel()
+	}
+	if err := errors.Join(err, g.Wait()); err != nil {
 		return nil, err
 	}
-	return between(committing, heard), g.Wait()
+	return between(committing, heard), nil
 }
 
 // rawPublish measures from publishing until the consumer has it, on a channel with confirms.
@@ -128,23 +134,30 @@ func (p *place) rawDrain(ctx context.Context, n int) (float64, error) {
 		return 0, err
 	}
 	sent := make(chan *amqp.DeferredConfirmation, window)
-	var g errgroup.Group
+	g, publishing := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(sent)
+		for i := range n {
+			confirm, err := ch.PublishWithDeferredConfirm(p.name, "order.created", true, false, message(i, payload(i)))
+			if err != nil {
+				return err
+			}
+			select {
+			case sent <- confirm:
+			case <-publishing.Done():
+				return publishing.Err()
+			}
+		}
+		return nil
+	})
 	g.Go(func() error {
 		for confirm := range sent {
-			if acked, err := confirm.WaitContext(ctx); err != nil || !acked {
+			if acked, err := confirm.WaitContext(publishing); err != nil || !acked {
 				return fmt.Errorf("a message was not confirmed: %w", err)
 			}
 		}
 		return nil
 	})
-	for i := range n {
-		confirm, err := ch.PublishWithDeferredConfirm(p.name, "order.created", true, false, message(i, payload(i)))
-		if err != nil {
-			return 0, err
-		}
-		sent <- confirm
-	}
-	close(sent)
 	if err := g.Wait(); err != nil {
 		return 0, err
 	}
