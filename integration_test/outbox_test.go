@@ -38,8 +38,14 @@ func newOutbox(tb testing.TB) *outbox {
 // newEmptyOutbox has no tables yet.
 func newEmptyOutbox(tb testing.TB, schema string) *outbox {
 	tb.Helper()
+	return newOutboxAt(tb, stacktest.Postgres(tb), schema)
+}
+
+// newOutboxAt is for a database that the test has made, and has no tables either.
+func newOutboxAt(tb testing.TB, databaseURL, schema string) *outbox {
+	tb.Helper()
 	o := &outbox{
-		tb: tb, databaseURL: stacktest.Postgres(tb), amqpURL: stacktest.AMQP(tb),
+		tb: tb, databaseURL: databaseURL, amqpURL: stacktest.AMQP(tb),
 		schema: schema, events: pgx.Identifier{schema, "events"}.Sanitize(),
 		exchange: "outbox-" + strings.ToLower(rand.Text()[:8]), // the vhost may be shared
 	}

@@ -18,3 +18,4 @@ grant select on {{.schema}}.schema_version to outbox_relay;
 grant usage on schema {{.schema}} to outbox_operator;
 grant select, insert, update on {{.schema}}.events to outbox_operator;
 grant select on {{.schema}}.schema_version to outbox_operator;
+grant pg_read_all_stats to outbox_operator; -- which relays are connected, and since when
