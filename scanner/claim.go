@@ -167,15 +167,15 @@ func collect(rows pgx.Rows, look []any) ([]event.Event, error) {
 	return collectEvents(rows, skip)
 }
 
-// collectEvents reads a row for each event, whose first columns go to look.
-func collectEvents(rows pgx.Rows, look []any) ([]event.Event, error) {
+// collectEvents reads a row for each event, whose first columns go to targets.
+func collectEvents(rows pgx.Rows, targets []any) ([]event.Event, error) {
 	var events []event.Event
 	var contentType string
 	var now time.Time
 	var e event.Event
 	var age float64
 	var itsType *string
-	targets := append(look, (*[16]byte)(&e.ID), &e.Sequence, &e.CreatedAt, &age, &e.Attempt, &e.AggregateType,
+	targets = append(targets, (*[16]byte)(&e.ID), &e.Sequence, &e.CreatedAt, &age, &e.Attempt, &e.AggregateType,
 		&e.AggregateID, &e.Type, &e.RoutingKey, &e.Exchange, &itsType, &e.Headers, &e.Payload)
 	for rows.Next() {
 		if events == nil { // what follows is known from the first row on

@@ -96,7 +96,7 @@ func data(schema string) map[string]any {
 // constant: a function of the schema's name would be parsed and computed anew by every statement that inserts.
 func DoorbellLock(schema string) int64 {
 	sum := sha256.Sum256([]byte("outbox-relay doorbell " + schema))
-	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // any 64 bits will do
+	return int64(binary.BigEndian.Uint64(sum[:8])) // any 64 bits will do
 }
 
 // quoteLiteral quotes as PostgreSQL's quote_literal does, whatever standard_conforming_strings says.
