@@ -126,7 +126,7 @@ func (b *bench) flowing(ctx context.Context, writers int, c contender, setUp, st
 		if _, ours := c.(outbox); ours && err == nil {
 			err = f.await(ctx, int(numbers.Load()))
 		}
-		b.log("%d writers, %s%v: %.0f committed/s, %.0f delivered/s, backlog %.0f, %d duplicates",
+		b.log("%d writers, %s %q: %.0f committed/s, %.0f delivered/s, backlog %.0f, %d duplicates",
 			writers, c.name(), setUp, r.committed, r.delivered, r.backlog, f.consumer.duplicates.Load())
 		return errors.Join(err, f.end())
 	})
