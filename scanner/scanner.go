@@ -10,9 +10,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -171,17 +174,24 @@ func truncate(s string, n int) string {
 
 // query runs one statement; collect reads its rows. Through a transaction-mode pooler the settings of a session travel with
 // the statement, in the same round trip and transaction.
-func (s *Scanner) query(ctx context.Context, text string, args []any, collect func(pgx.Rows) error) error {
-	if !s.o.Pooled {
-		rows, err := s.pool.Query(ctx, text, args...)
-		if err != nil {
-			return err
+func (s *Scanner) query(ctx context.Context, text string, args []any, collect func(pgx.Rows) error) (err error) {
+	if s.o.Pooled {
+		batch := &pgx.Batch{}
+		batch.Queue(setLocally)
+		batch.Queue(text, args...).Query(func(rows pgx.Rows) error { return finish(rows, collect) })
+		err = s.pool.SendBatch(ctx, batch).Close()
+	} else {
+		rows, queryErr := s.pool.Query(ctx, text, args...)
+		if queryErr == nil {
+			queryErr = finish(rows, collect)
 		}
-		return finish(rows, collect)
+		err = queryErr
 	}
-	batch := s.batch()
-	batch.Queue(text, args...).Query(func(rows pgx.Rows) error { return finish(rows, collect) })
-	return s.pool.SendBatch(ctx, batch).Close()
+	// A server that became a standby keeps its connections and refuses to write: look for the primary with new ones.
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "25006" { // read_only_sql_transaction
+		s.pool.Reset()
+	}
+	return err
 }
 
 func finish(rows pgx.Rows, collect func(pgx.Rows) error) error {
@@ -195,22 +205,20 @@ func finish(rows pgx.Rows, collect func(pgx.Rows) error) error {
 
 // exec runs one statement and returns how many rows it changed.
 func (s *Scanner) exec(ctx context.Context, text string, args ...any) (changed int64, err error) {
-	if !s.o.Pooled {
-		tag, err := s.pool.Exec(ctx, text, args...)
-		return tag.RowsAffected(), err
-	}
-	batch := s.batch()
-	batch.Queue(text, args...).Exec(func(tag pgconn.CommandTag) error {
-		changed = tag.RowsAffected()
-		return nil
+	err = s.query(ctx, text, args, func(rows pgx.Rows) error {
+		rows.Close()
+		changed = rows.CommandTag().RowsAffected()
+		return rows.Err()
 	})
-	return changed, s.pool.SendBatch(ctx, batch).Close()
+	return changed, err
 }
 
-func (s *Scanner) batch() *pgx.Batch {
-	batch := &pgx.Batch{}
+// setLocally is the session's settings for one transaction.
+var setLocally = func() string {
+	var calls []string
 	for name, value := range session {
-		batch.Queue("select set_config($1, $2, true)", name, value)
+		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', true)", name, value))
 	}
-	return batch
-}
+	slices.Sort(calls)
+	return "select " + strings.Join(calls, ", ")
+}()
