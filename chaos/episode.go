@@ -52,7 +52,7 @@ func (w *world) attack(ctx context.Context, seed uint64, duration time.Duration)
 	}
 	for n := uint64(1); time.Now().Before(until); n++ {
 		together := []fault{next()}
-		if draw.IntN(3) == 0 {
+		if draw.IntN(2) == 0 {
 			if second := next(); second.hits != together[0].hits {
 				together = append(together, second)
 			} else {

@@ -59,7 +59,10 @@ func (w *world) reconcile(ctx context.Context) (s sums, err error) {
 	if err != nil {
 		return s, err
 	}
-	w.compare(&s, effects)
+	wrong := w.compare(&s, effects)
+	for _, n := range wrong[:min(len(wrong), evidenceLimit)] {
+		w.evidence(ctx, conn, n, w.ledger.events[n])
+	}
 	return s, nil
 }
 
@@ -89,8 +92,8 @@ func readEffects(ctx context.Context, conn *pgx.Conn) (map[int]int, error) {
 	return effects, err
 }
 
-// compare goes through all numbers.
-func (w *world) compare(s *sums, effects map[int]int) {
+// compare goes through all numbers, and gives those that were lost or invented.
+func (w *world) compare(s *sums, effects map[int]int) (wrong []int) {
 	l := w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,21 +107,22 @@ func (w *world) compare(s *sums, effects map[int]int) {
 		case isCommitted:
 			s.committed++
 			want = 1
-			if e.deliveries == 0 {
-				s.lost++
-				w.found("LOST: number %d; %s", n, w.story(n, e))
-			}
 		case isRolledBack:
 			s.rolledBack++
-			if e.deliveries > 0 {
-				s.invented++
-				w.found("INVENTED: number %d was rolled back; %s", n, w.story(n, e))
-			}
 		default:
 			s.inDoubt++
 			w.found("number %d is in doubt", n)
 		}
-		if effects[n] != want {
+		switch {
+		case want == 1 && e.deliveries == 0:
+			s.lost++
+			wrong = append(wrong, n)
+			w.found("LOST: number %d; %s", n, e.story())
+		case want == 0 && e.deliveries > 0:
+			s.invented++
+			wrong = append(wrong, n)
+			w.found("INVENTED: number %d was rolled back; %s", n, e.story())
+		case effects[n] != want:
 			s.misapplied++
 			w.found("number %d, %s, has had %d effects", n, e.state, effects[n])
 		}
@@ -126,7 +130,7 @@ func (w *world) compare(s *sums, effects map[int]int) {
 			s.retried++
 			if !w.hadCause(e) {
 				s.retriedWithoutCause++
-				w.found("number %d needed attempt %d though no relay died or slept; %s", n, e.attempt, w.story(n, e))
+				w.found("number %d needed attempt %d, and no fault explains it; %s", n, e.attempt, e.story())
 			}
 		}
 	}
@@ -137,6 +141,7 @@ func (w *world) compare(s *sums, effects map[int]int) {
 		s.invented++
 		w.found("INVENTED: %s", what)
 	}
+	return wrong
 }
 
 // hadCause tells whether a fault that may leave claims without an outcome struck while the event was on its way.
@@ -147,18 +152,6 @@ func (w *world) hadCause(e *entry) bool {
 		}
 	}
 	return false
-}
-
-// story tells what is known of an event.
-func (w *world) story(n int, e *entry) string {
-	at := func(t time.Time) string {
-		if t.IsZero() {
-			return "never"
-		}
-		return t.Format("15:04:05.000")
-	}
-	return fmt.Sprintf("COMMIT sent %s, due %s, delivered %d times (first %s, last %s), highest attempt %d, id %s",
-		at(e.sent), at(e.due), e.deliveries, at(e.first), at(e.last), e.attempt, e.id)
 }
 
 // checkTable wants every event PUBLISHED, and notes those that are not.

@@ -118,7 +118,7 @@ func (w *world) live(ctx context.Context, program string) (err error) {
 	if err := w.prepare(ctx, program, where); err != nil {
 		return err
 	}
-	retention := max(w.o.duration/2, 20*time.Second) // so that pruning takes part
+	retention := max(w.o.duration/2, 3*recoveryLimit) // pruning takes part, and leaves what is missed time to be looked into
 	w.crew, err = newCrew(program, w.dir, w.servers, w.o.relays, w.diedByItself, "OUTBOX_RETENTION="+retention.String())
 	if err != nil {
 		return err
