@@ -228,12 +228,10 @@ func (w *world) unclean(from time.Time, err error) {
 
 func (w *world) diedByItself(r *relay) { w.found("%s ended by itself, %s", r.name, r.cmd.ProcessState) }
 
-// keepServersLogs copies them out of the servers' folder, which goes.
+// keepServersLogs moves them out of the servers' folder, which goes.
 func (w *world) keepServersLogs() {
 	logs, _ := filepath.Glob(filepath.Join(w.servers.Dir, "*.log"))
 	for _, log := range logs {
-		if text, err := os.ReadFile(log); err == nil {
-			_ = os.WriteFile(filepath.Join(w.dir, filepath.Base(log)), text, 0o600)
-		}
+		_ = os.Rename(log, filepath.Join(w.dir, filepath.Base(log)))
 	}
 }
