@@ -25,8 +25,10 @@ const (
 	quietRate = 500
 	// rateWindow is the least time over which the rate is measured.
 	rateWindow = 50 * time.Millisecond
-	// pollInterval is the pace of looks in a busy stream, and the first step of the drowsy ones.
+	// pollInterval is the pace of looks in a busy stream, from beginning to beginning, and the first step of the drowsy ones.
 	pollInterval = time.Millisecond
+	// pollRest is the least wait between the end of one such look and the next.
+	pollRest = pollInterval / 4
 	// drowsyInterval is the longest wait while a transaction is open that may have inserted and will not ring.
 	drowsyInterval = 500 * time.Millisecond
 )
@@ -36,6 +38,7 @@ type pace struct {
 	interval time.Duration // of the fallback scan
 	bell     Bell
 
+	began    time.Time // the last look
 	nextScan time.Time
 	nextDue  time.Time // zero: nothing is scheduled
 	busy     bool
@@ -50,6 +53,7 @@ func (p *pace) scanDue(now time.Time) bool { return !now.Before(p.nextScan) }
 
 // looked takes in what a look found.
 func (p *pace) looked(now time.Time, fromBottom bool, claim scanner.Claim, look scanner.Look) {
+	p.began = now
 	if fromBottom {
 		p.nextScan = now.Add(p.interval)
 	}
@@ -85,7 +89,7 @@ func (p *pace) wait(now time.Time, claim scanner.Claim, look scanner.Look) (wait
 	case claim.Cut:
 		return 0, false
 	case p.busy:
-		wait = pollInterval
+		wait = max(pollInterval-now.Sub(p.began), pollRest)
 	case asleep && look.Xmin >= since:
 		wait, sleep = p.interval, true
 		p.drowsy = 0
