@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// What becomes due rings no bell. In these tests the next scan is a minute away.
+// What becomes due rings no bell, and no scan finds it in these tests.
 
 func TestScheduledEventsComeWhenTheyAreDue(t *testing.T) {
 	for _, test := range []struct {
@@ -23,7 +23,7 @@ func TestScheduledEventsComeWhenTheyAreDue(t *testing.T) {
 			o := newOutbox(t)
 			c := o.consume()
 			p := o.probe()
-			relay := o.relay("--scan-interval=60s").asleep(o)
+			relay := o.relay(noScan).asleep(o)
 			l := newLedger()
 			o.insertDue(l, "scheduled", test.events, test.availableAt)
 			o.reconcile(l, c)
@@ -58,7 +58,7 @@ func TestRetriesComeWhenTheyAreDue(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			relay := o.relay("--scan-interval=60s", "--backoff-base=1s").asleep(o)
+			relay := o.relay(noScan, "--backoff-base=1s").asleep(o)
 			o.insert(newLedger(), test.name, 1)
 			var due time.Time
 			o.eventually(patience, "it has failed once", func() bool {

@@ -20,6 +20,9 @@ import (
 	"github.com/outbox-relay/outbox-relay/stack"
 )
 
+// noScan puts the fallback scan beyond the end of the test: what a wake-up loses stays lost.
+const noScan = "--scan-interval=1h"
+
 // process is a run of the relay's binary.
 type process struct {
 	tb       testing.TB

@@ -32,7 +32,7 @@ func TestRolesWithTheLeastPrivileges(t *testing.T) {
 	o.exec(`insert into outbox.events (aggregate_type, aggregate_id, event_type, payload, status, published_at)
 		values ('order', '1', 'an old one', '{}', 'PUBLISHED', now() - interval '1 year')`)
 	c := o.consume()
-	running := o.via(relay, o.amqpURL).relay("--scan-interval=60s", "--lease=2s", "--confirm-timeout=1s").asleep(o)
+	running := o.via(relay, o.amqpURL).relay(noScan, "--lease=2s", "--confirm-timeout=1s").asleep(o)
 	conn, err := pgx.Connect(t.Context(), writer)
 	if err != nil {
 		t.Fatal(err)

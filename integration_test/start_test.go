@@ -42,7 +42,7 @@ func TestOutagesAreWaitedOut(t *testing.T) {
 			o.insert(l, "before", 10)
 			proxy.Cut()
 			// A claim whose answer is lost in the cut comes back when its lease ends.
-			relay := o.via(database.URL, broker.URL).relay("--scan-interval=60s", "--lease=3s", "--confirm-timeout=2s")
+			relay := o.via(database.URL, broker.URL).relay(noScan, "--lease=3s", "--confirm-timeout=2s")
 			relay.notReady(part)
 			proxy.Resume(t)
 			relay.ready()
@@ -95,7 +95,7 @@ func TestSchemaOfAnyName(t *testing.T) {
 				t.Fatalf("migrate: exit code %d and %s", code, said)
 			}
 			c := o.consume()
-			relay := o.relay("--scan-interval=60s").asleep(o)
+			relay := o.relay(noScan).asleep(o)
 			l := newLedger()
 			o.insert(l, "inserted", 3)
 			o.insertDue(l, "scheduled", 1, "now() + interval '100 milliseconds'")

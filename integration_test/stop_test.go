@@ -13,7 +13,7 @@ func TestStopInABurst(t *testing.T) {
 	o := newOutbox(t)
 	c := o.consume()
 	l := newLedger()
-	relay := o.relay("--scan-interval=60s").asleep(o)
+	relay := o.relay(noScan).asleep(o)
 	o.insert(l, "burst", 20_000)
 	o.eventually(patience, "the burst flows", func() bool { return c.events() > 1000 })
 	began := time.Now()
@@ -49,7 +49,7 @@ func TestAnotherRelayGetsWhatIsHandedBack(t *testing.T) {
 	c := o.consume()
 	l := newLedger()
 	relay := o.stuck(l, 100, "--grace=2s")
-	other := o.relay("--scan-interval=60s").asleep(o)
+	other := o.relay(noScan).asleep(o)
 	relay.stop()
 	stopped := time.Now()
 	o.nothingClaimed()
@@ -67,7 +67,7 @@ func TestAnotherRelayGetsWhatIsHandedBack(t *testing.T) {
 func (o *outbox) stuck(l *ledger, n int, flags ...string) *process {
 	o.tb.Helper()
 	broker := stacktest.NewProxy(o.tb, o.amqpURL)
-	relay := o.via(o.databaseURL, broker.URL).relay(append([]string{"--scan-interval=60s"}, flags...)...).asleep(o)
+	relay := o.via(o.databaseURL, broker.URL).relay(append([]string{noScan}, flags...)...).asleep(o)
 	broker.Stall()
 	o.insert(l, "stuck", n)
 	o.eventually(patience, "they are claimed", func() bool {

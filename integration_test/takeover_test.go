@@ -22,7 +22,7 @@ func TestLeasesAndSchedulesGoByTheDatabasesClock(t *testing.T) {
 			dead := o.stuck(l, 50, "--lease=4s", "--confirm-timeout=3s")
 			dead.kill()
 			leasesEnd := o.localTime("select max(claim_expires_at) from " + o.events)
-			other := o.relay("--scan-interval=60s", "--lease=4s", "--confirm-timeout=3s").asleep(o)
+			other := o.relay(noScan, "--lease=4s", "--confirm-timeout=3s").asleep(o)
 			o.insertDue(l, "scheduled", 1, "now() + interval '1 second'")
 			due := o.localTime("select max(available_at) from " + o.events + " where event_type = 'scheduled'")
 			if duplicates := o.reconcile(l, c); duplicates != 0 {

@@ -18,7 +18,7 @@ func TestRelaysShareATable(t *testing.T) {
 			l := newLedger()
 			var relays []*process
 			for range n {
-				relays = append(relays, o.relay("--batch-size=50", "--scan-interval=60s"))
+				relays = append(relays, o.relay("--batch-size=50", noScan))
 			}
 			for _, r := range relays {
 				r.ready()

@@ -8,18 +8,42 @@ import (
 	"time"
 )
 
-// A writer that inserts while the relay is awake does not ring, and may commit after the relay has looked for the last
-// time. The scan interval is so long that such an event would be seen to come late.
+// Sixteen writers keep the relay between sleep and wake.
 func TestNoWakeUpIsLost(t *testing.T) {
 	o := newOutbox(t)
 	c := o.consume()
 	p := o.probe()
-	relay := o.relay("--scan-interval=60s").asleep(o)
+	relay := o.relay(noScan).asleep(o)
 	l := newLedger()
 	o.commitOneByOne(l, 16, 1250, 50*time.Millisecond)
 	if duplicates := o.reconcile(l, c); duplicates != 0 {
 		t.Errorf("%d events came twice", duplicates)
 	}
+	o.within(250*time.Millisecond, l, c, p)
+	relay.scanFoundNothing()
+	relay.stop()
+}
+
+// A burst keeps the relay awake. Writers that insert then do not ring; they commit when it has calmed down, and nobody comes
+// after them: the next burst begins when all is consumed.
+func TestFallingAsleepLosesNoWakeUp(t *testing.T) {
+	const writers, rounds = 16, 150
+	o := newOutbox(t)
+	c := o.consume()
+	p := o.probe()
+	// A claim that the batch size cuts short counts as a burst.
+	relay := o.relay(noScan, "--batch-size=5").asleep(o)
+	l := newLedger()
+	for range rounds {
+		o.writers(l, writers, func(ctx context.Context, w *writer) error {
+			if err := w.write(ctx, transaction{events: 1}); err != nil {
+				return err
+			}
+			return w.write(ctx, transaction{events: 1, business: lasting(rand.N(100 * time.Millisecond))})
+		})()
+		o.eventually(20*time.Second, "the round is consumed", func() bool { return c.events() == l.count() })
+	}
+	o.reconcile(l, c)
 	o.within(250*time.Millisecond, l, c, p)
 	relay.scanFoundNothing()
 	relay.stop()
@@ -82,22 +106,24 @@ func TestWithoutNotificationsTheScanFindsAll(t *testing.T) {
 	relay.stop()
 }
 
-// While the listener is away nobody rings; the look after each reconnect has to find what came in between.
+// While the listener is away nobody rings; the look after each reconnect has to find what came in between. The next event is
+// committed only when the last was consumed, so that none is found on behalf of another.
 func TestEventsWaitNoLongerThanForTheListenersReconnect(t *testing.T) {
 	o := newOutbox(t)
 	c := o.consume()
 	p := o.probe()
-	relay := o.relay("--scan-interval=60s").asleep(o)
+	relay := o.relay(noScan).asleep(o)
 	l := newLedger()
-	stop := o.stream(l, 2, 10*time.Millisecond)
-	every := time.NewTicker(200 * time.Millisecond)
-	defer every.Stop()
 	terminated := 0
-	for range 40 {
-		<-every.C
-		terminated += o.terminateListener()
+	next := time.Now()
+	for end := next.Add(8 * time.Second); time.Now().Before(end); {
+		if time.Now().After(next) {
+			terminated += o.terminateListener()
+			next = next.Add(200 * time.Millisecond)
+		}
+		o.insert(l, "alone", 1)
+		o.eventually(20*time.Second, "it is consumed", func() bool { return c.events() == l.count() })
 	}
-	stop()
 	o.reconcile(l, c)
 	o.within(time.Second, l, c, p)
 	relay.scanFoundNothing()
@@ -126,7 +152,7 @@ func TestLongTransactionIsSeenSoonAfterItsCommit(t *testing.T) {
 		return w.write(ctx, transaction{events: 1, business: func() { close(inserted); <-commit }})
 	})
 	<-inserted
-	relay := o.relay("--scan-interval=60s").ready()
+	relay := o.relay(noScan).ready()
 	o.insert(l, "another", 100)
 	o.eventually(patience, "the others do not wait for it", func() bool { return c.events() == 100 })
 	time.Sleep(6 * time.Second) // it is a long one
