@@ -36,29 +36,13 @@ func (e episode) name() string {
 }
 
 // attack lets episodes come, one after another, until the time is over. Only what the harness can't go on with is an
-// error. Each kind comes once before any comes twice, in an order that the seed gives.
+// error.
 func (w *world) attack(ctx context.Context, seed uint64, duration time.Duration) error {
 	until := time.Now().Add(duration)
 	draw := rand.New(rand.NewPCG(seed, 0))
-	var deck []fault
-	next := func() fault {
-		if len(deck) == 0 {
-			deck = chosen(w.o.only)
-			draw.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
-		}
-		f := deck[0]
-		deck = deck[1:]
-		return f
-	}
+	cards := &deck{draw: draw, only: w.o.only}
 	for n := uint64(1); time.Now().Before(until); n++ {
-		together := []fault{next()}
-		if draw.IntN(2) == 0 {
-			if second := next(); second.hits != together[0].hits {
-				together = append(together, second)
-			} else {
-				deck = append(deck, second)
-			}
-		}
+		together := cards.next()
 		hasty, calm := draw.IntN(4) == 0, between(draw, 500*time.Millisecond, 3*time.Second)
 		e, err := w.strike(ctx, together, seed, n)
 		if err != nil {
@@ -80,6 +64,36 @@ func (w *world) attack(ctx context.Context, seed uint64, duration time.Duration)
 		w.ledger.setCalm(0)
 	}
 	return nil
+}
+
+// deck gives faults: each kind once before any comes twice.
+type deck struct {
+	draw  *rand.Rand
+	only  string
+	cards []fault
+}
+
+// next gives one fault, or two that hit different targets.
+func (d *deck) next() []fault {
+	together := []fault{d.take()}
+	if d.draw.IntN(2) == 0 {
+		if second := d.take(); second.hits != together[0].hits {
+			together = append(together, second)
+		} else {
+			d.cards = append(d.cards, second)
+		}
+	}
+	return together
+}
+
+func (d *deck) take() fault {
+	if len(d.cards) == 0 {
+		d.cards = chosen(d.only)
+		d.draw.Shuffle(len(d.cards), func(i, j int) { d.cards[i], d.cards[j] = d.cards[j], d.cards[i] })
+	}
+	f := d.cards[0]
+	d.cards = d.cards[1:]
+	return f
 }
 
 // chosen gives the faults whose kind contains the text.
