@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -31,10 +32,26 @@ const (
 	batchesInFlight = 4
 	// bytesInFlight bounds it in bytes of payload.
 	bytesInFlight = 64 << 20
+
+	// The relay's live heap is a few megabytes of short-lived events, so collecting at twice that is collecting all the time.
+	// gcPercent holds while the heap is small, heapLimit (soft) keeps large events from growing with it.
+	gcPercent = 400
+	heapLimit = 96 << 20
 )
+
+// tuneMemory sets both, unless GOGC or GOMEMLIMIT say otherwise.
+func tuneMemory(lookupEnv func(string) (string, bool)) {
+	if _, set := lookupEnv("GOGC"); !set {
+		debug.SetGCPercent(gcPercent)
+	}
+	if _, set := lookupEnv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(heapLimit)
+	}
+}
 
 // Run relays until ctx ends. What is down when it starts is waited for; only a missing or older schema is an error.
 func (c *RunCommand) Run(ctx context.Context, env *Env) error {
+	tuneMemory(env.LookupEnv)
 	log := env.Log
 	instance := scanner.Instance()
 	pool, err := c.databaseConfig(instance)
