@@ -206,6 +206,7 @@ func (o *outbox) reconcile(l *ledger, c *consumer) (duplicates int) {
 // kept the probe waiting does not count.
 func (o *outbox) within(limit time.Duration, l *ledger, c *consumer, p *probe) {
 	o.tb.Helper()
+	limit = p.fair(o.tb, limit)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.mu.Lock()

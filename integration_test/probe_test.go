@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"sync"
+	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,6 +12,8 @@ import (
 // probe tells a slow relay from a slow machine: it asks PostgreSQL for nothing and sends RabbitMQ a message to itself, again
 // and again, and keeps when these round trips took longer than they ever do by themselves. One goroutine; ends with the test.
 type probe struct {
+	began time.Time
+
 	mu      sync.Mutex
 	held    []span
 	failure error
@@ -42,7 +45,7 @@ func (o *outbox) probe() *probe {
 	if err != nil {
 		o.tb.Fatal(err)
 	}
-	p := &probe{}
+	p := &probe{began: time.Now()}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	o.tb.Cleanup(func() {
@@ -98,4 +101,19 @@ func (p *probe) heldUp(from, to time.Time) (total time.Duration) {
 		total += max(0, end.Sub(begin))
 	}
 	return total
+}
+
+// tooBusy is the share of time in which the probe may be held up on a machine where a limit of milliseconds says something.
+const tooBusy = 0.1
+
+// fair is the limit, or 20 times that where the machine is too busy to hold anybody to it.
+func (p *probe) fair(tb testing.TB, limit time.Duration) time.Duration {
+	tb.Helper()
+	now := time.Now()
+	busy := float64(p.heldUp(p.began, now)) / float64(now.Sub(p.began))
+	if busy <= tooBusy {
+		return limit
+	}
+	tb.Logf("this machine is too busy to measure %s: the probe was held up for %.0f %% of the time", limit, 100*busy)
+	return 20 * limit
 }
