@@ -6,7 +6,7 @@ LDFLAGS  := -X github.com/outbox-relay/outbox-relay/command.version=$(VERSION)
 TOOL     := go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-keep test chaos model lint fmt vuln check
+.PHONY: help build demo demo-keep test chaos bench model lint fmt vuln check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,14 @@ demo-keep: build ## the same, and keep the servers for playing until Ctrl-C
 
 test: ## all tests, on throwaway servers or those of DATABASE_URL and AMQP_URL; PACKAGES=./listener/ for some
 	go build -o bin/with-servers ./stack/with-servers
-	scripts/servers gcc libc6-dev -- bin/with-servers go test -race -timeout 14m $(PACKAGES)
+	scripts/servers gcc libc6-dev -- bin/with-servers go test -race -p 1 -timeout 14m $(PACKAGES)
 
 chaos: ## hurt relays and servers at random, ten minutes long, then reconcile; CHAOS="-duration 1h" sets its flags
 	go build -o bin/chaos ./chaos
 	scripts/servers -- bin/chaos $(CHAOS)
+
+bench: build ## measure latency, drain and more against floors of the same run; BENCH="-run latency" sets its flags
+	scripts/servers -- go -C bench run . -relay ../outbox-relay $(BENCH)
 
 model: ## check the model of the doorbell with spin, both ways
 	scripts/model listener/doorbell.pml
