@@ -74,7 +74,15 @@ func TestEveryCommitIsClaimedWithoutAScan(t *testing.T) {
 
 	var claimed sync.Map
 	count := func(s *Scanner) (n int) {
-		claim, _ := table.claimFresh(s, Limit{Events: 1 + rand.IntN(20), Bytes: 1 << 20})
+		limit := Limit{Events: 1 + rand.IntN(20), Bytes: 1 << 20}
+		look := func() (Claim, Look, error) { return s.ClaimFresh(t.Context(), false, limit) }
+		if rand.IntN(2) == 0 {
+			look = func() (Claim, Look, error) { return s.ClaimRung(t.Context(), limit) }
+		}
+		claim, _, err := look()
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, e := range claim.Events {
 			if _, twice := claimed.LoadOrStore(e.ID, true); twice {
 				t.Errorf("event %s was claimed twice", e.ID)
