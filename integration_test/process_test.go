@@ -62,7 +62,7 @@ func (o *outbox) flags() []string {
 func (o *outbox) start(args ...string) *process {
 	o.tb.Helper()
 	p := &process{tb: o.tb, cmd: exec.Command(binary, args...), ended: make(chan struct{})}
-	p.cmd.Env = []string{"HOME=" + o.tb.TempDir()}
+	p.cmd.Env = []string{"HOME=" + o.tb.TempDir(), "GORACE=atexit_sleep_ms=0"} // else the race detector delays the exit
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		o.tb.Fatal(err)
