@@ -62,6 +62,9 @@ func (p *pace) looked(now time.Time, fromBottom bool, claim scanner.Claim, look 
 		p.nextDue = now.Add(*look.NextAt)
 	}
 	p.counted += len(claim.Events)
+	if len(claim.Events) > 0 {
+		p.drowsy = 0 // more may come soon, and nobody may ring
+	}
 	elapsed := now.Sub(p.measured)
 	switch {
 	case claim.Cut && len(claim.Events) > scanner.Few:

@@ -6,7 +6,7 @@
 -- The first row tells how many events were in reach; the others are the claimed events, in no order.
 with reach as materialized (
   select ctid as place, available_at, sequence,
-         case when pg_column_size(payload) < 2000 then pg_column_size(payload) else octet_length(payload::text) end as bytes
+         case when pg_column_compression(payload) is null then pg_column_size(payload) else octet_length(payload::text) end as bytes
   from {{.schema}}.events
   where published_at is null and available_at > created_at and available_at <= now()
     and status in ('PENDING', 'FAILED')

@@ -10,7 +10,7 @@ with look as materialized (
   from unnest($6::xid8[], $7::bigint[]) as o (xid, position)
 ), reach as materialized (
   select ctid as place, sequence,
-         case when pg_column_size(payload) < 2000 then pg_column_size(payload) else octet_length(payload::text) end as bytes
+         case when pg_column_compression(payload) is null then pg_column_size(payload) else octet_length(payload::text) end as bytes
   from {{.schema}}.events
   where published_at is null and available_at <= created_at
     and sequence >= (select start from look)
