@@ -86,7 +86,11 @@ func printStatus(w io.Writer, schema string, st *scanner.Status) error {
 		if i == 0 {
 			fmt.Fprint(t, "\nrelays connected:\n")
 		}
-		fmt.Fprintf(t, "%s\tsince %s\t%d sessions\n", r.Name, r.Since.Format(time.RFC3339), r.Sessions)
+		since := "?"
+		if r.Since != nil {
+			since = r.Since.Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "%s\tsince %s\t%d sessions\n", r.Name, since, r.Sessions)
 	}
 	return t.Flush()
 }

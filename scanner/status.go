@@ -24,9 +24,9 @@ type Status struct {
 
 // ConnectedRelay is a relay that has sessions in this database for this schema.
 type ConnectedRelay struct {
-	Name     string    `json:"name"` // host/pid
-	Since    time.Time `json:"since"`
-	Sessions int       `json:"sessions"`
+	Name     string     `json:"name"`  // host/pid
+	Since    *time.Time `json:"since"` // null: only a role with pg_read_all_stats may see it
+	Sessions int        `json:"sessions"`
 }
 
 // ReadStatus reads it on any connection that may SELECT from the table. It returns an *ErrSchema where there is no outbox.
