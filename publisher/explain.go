@@ -46,8 +46,9 @@ func explainDial(err error, uri amqp.URI) error {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return &hint{"no TLS is spoken at that port; amqps is usually at 5671", err}
 	}
-	// TLS 1.3 lets the client's handshake end before the server refuses it; then only the text is left.
-	if strings.Contains(words(err), "remote error: tls:") {
+	// TLS 1.3 lets the client's handshake end before the server refuses it; then only the text is left, or, where the client
+	// was writing just then, not even that.
+	if strings.Contains(words(err), "remote error: tls:") || uri.Scheme == "amqps" && errors.Is(err, amqp.ErrClosed) {
 		return &hint{"the broker broke off the TLS handshake; it may want a client certificate (--amqp-cert-file)", err}
 	}
 	e, ok := errors.AsType[*amqp.Error](err)
